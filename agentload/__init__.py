@@ -1,0 +1,1 @@
+"""agentload: generate, replay and record agent sessions."""

@@ -1,0 +1,64 @@
+"""The command line: one module per command, imported when the command is called.
+
+Exit codes: 0 done; 1 done, but something that the user must know of went wrong (failed requests, an
+interrupted run, an invalid trace); 2 bad usage or input.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from agentload_traces._errors import AgentloadError
+
+_COMMANDS = {
+    "run": "Replay a trace on a simulated deployment and report it, in one go.",
+    "replay": "Replay a trace against a simulated deployment or an endpoint.",
+    "report": "Report a run: sessions, latencies by turn and by context.",
+    "generate": "Write a trace of generated agent sessions.",
+    "trace": "Look at, check and convert traces.",
+    "serve": "Serve a simulated deployment over HTTP.",
+    "backends": "List the simulated deployments and what their numbers rest on.",
+}
+
+
+class _LazyGroup(click.Group):
+    """Lists commands without importing them, so that `--help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"agentload._cli._{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="agentload")
+def cli() -> None:
+    """What a whole agent session takes on a machine that decodes thousands of tokens a second.
+
+    \b
+    Example:
+      agentload run                         # a bundled real session on gemma4-31b/pd, virtual time
+      agentload trace info my_trace.jsonl
+    """
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Entry point of the `agentload` command."""
+    try:
+        return cli.main(args=argv, prog_name="agentload", standalone_mode=True)
+    except AgentloadError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""The simulator: specs, step-time models, the engine, the HTTP server."""
