@@ -1,20 +1,44 @@
 """What is on disk: traces, run directories, their readers, writers and importers."""
 
 from agentload_traces._errors import AgentloadError, RunDirectoryError, SpecError, TraceError
+from agentload_traces._filler import filler
+from agentload_traces._info import TraceInfo, trace_info
+from agentload_traces._problems import ImportReport, Position, TraceProblem, TraceProblemError
+from agentload_traces._reader import TraceReader, open_trace
 from agentload_traces._records import Message, PrefixBlocks, Session, ToolCall, Turn
 from agentload_traces._results import Manifest, RequestRow, ToolCallRow
+from agentload_traces._rundir import RunWriter
+from agentload_traces._rundir_reader import RunReader
+from agentload_traces._samples import list_samples, sample_path
+from agentload_traces._tokens import count_tokens
+from agentload_traces._writer import write_trace
 
 __all__ = [
     "AgentloadError",
+    "ImportReport",
     "Manifest",
     "Message",
+    "Position",
     "PrefixBlocks",
     "RequestRow",
     "RunDirectoryError",
+    "RunReader",
+    "RunWriter",
     "Session",
     "SpecError",
     "ToolCall",
     "ToolCallRow",
     "TraceError",
+    "TraceInfo",
+    "TraceProblem",
+    "TraceProblemError",
+    "TraceReader",
     "Turn",
+    "count_tokens",
+    "filler",
+    "list_samples",
+    "open_trace",
+    "sample_path",
+    "trace_info",
+    "write_trace",
 ]

@@ -48,7 +48,7 @@ class PrefixBlocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scope: BlockScope = "session"
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A recorded message; only in traces made with text kept."""
 
     role: str

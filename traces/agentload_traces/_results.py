@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 RequestStatus = Literal["ok", "failed", "skipped"]
-"""ok: answered whole. failed: sent, and an error came back. skipped: never sent, for an earlier turn failed."""
+"""ok: answered whole. failed: sent, but not answered whole. skipped: not sent, for an earlier one failed."""
 
 Clock = Literal["virtual", "wall"]
 RunStatus = Literal["running", "complete", "interrupted"]
@@ -29,9 +29,9 @@ class RequestRow(msgspec.Struct, kw_only=True):
     """One turn of a run. `None` is unknown or does not apply.
 
     turn_index: 0-based position of the turn among those of its agent in its session.
-    gate_turn_id: the turn whose end (tool calls included) released this one last; `None` at a session's start.
+    gate_turn_id: the turn whose end (tool calls included) released this one last; `None` if none did.
     scheduled_ns: when the turn was due. Open-loop and closed-loop latencies count from here.
-    input_tokens / output_tokens_asked: what the trace asks for. sent_tokens: what the client put into the request.
+    input_tokens / output_tokens_asked: what the trace asks for. sent_tokens: what went into the request.
     cached_tokens: prompt tokens that the endpoint read from its prefix cache. output_tokens: received.
     reported_*: the endpoint's own `usage`.
     arrival_dt_us: gaps between token arrivals in microseconds; the first counts from `scheduled_ns`.

@@ -1,0 +1,178 @@
+"""What a turn must satisfy beyond its types.
+
+`TURN_CHECKS` look at one turn; each yields (field, message) for what is wrong. `SessionRules` look at a turn
+among those before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from agentload_traces._records import UINT64_MAX, Turn
+
+Finding = tuple[str, str]
+"""(field, message)"""
+
+INT64_MAX = 2**63 - 1
+
+_TURN_COUNTS = ("input_tokens", "output_tokens", "new_input_tokens", "cached_input_tokens")
+_CALL_COUNTS = ("arguments_tokens", "result_tokens")
+_TURN_TIMES = ("start_ms", "delay_ms", "ttft_ms", "duration_ms")
+
+
+def _wrong_count(value: int | None) -> str | None:
+    if value is None or 0 <= value <= INT64_MAX:
+        return None
+    return f"must be 0 or more, is {value}" if value < 0 else f"is {value}, more than 2^63 - 1"
+
+
+def _wrong_time(value: float | None) -> str | None:
+    if value is None or 0 <= value < math.inf:
+        return None
+    return f"must be a finite number of ms, 0 or more, is {value}"
+
+
+def check_ids(turn: Turn) -> Iterator[Finding]:
+    """A session and a turn have a name."""
+    if not turn.session_id:
+        yield "session_id", "must not be empty"
+    if not turn.turn_id:
+        yield "turn_id", "must not be empty"
+
+
+def check_counts(turn: Turn) -> Iterator[Finding]:
+    """Token counts are not negative and fit in 63 bits."""
+    for field in _TURN_COUNTS:
+        if message := _wrong_count(getattr(turn, field)):
+            yield field, message
+
+
+def check_parts(turn: Turn) -> Iterator[Finding]:
+    """New and cached tokens are part of the prompt."""
+    for field in ("new_input_tokens", "cached_input_tokens"):
+        value = getattr(turn, field)
+        if value is not None and value > turn.input_tokens:
+            yield field, f"is {value}, more than input_tokens ({turn.input_tokens})"
+
+
+def check_times(turn: Turn) -> Iterator[Finding]:
+    """Times and durations are finite and not negative."""
+    for field in _TURN_TIMES:
+        if message := _wrong_time(getattr(turn, field)):
+            yield field, message
+
+
+def check_blocks(turn: Turn) -> Iterator[Finding]:
+    """Block ids are unsigned 64-bit, and no more of them than the prompt has blocks."""
+    blocks = turn.blocks
+    if blocks is None:
+        return
+    if not 1 <= blocks.block_tokens <= INT64_MAX:
+        yield "blocks.block_tokens", f"must be 1 or more, is {blocks.block_tokens}"
+        return
+    if blocks.ids and (min(blocks.ids) < 0 or max(blocks.ids) > UINT64_MAX):
+        wrong = next(i for i in blocks.ids if not 0 <= i <= UINT64_MAX)
+        yield "blocks.ids", f"must be 0 to 2^64 - 1, one is {wrong}"
+    most = -(-turn.input_tokens // blocks.block_tokens)
+    if len(blocks.ids) > most:
+        yield (
+            "blocks.ids",
+            f"has {len(blocks.ids)} ids, but input_tokens {turn.input_tokens} makes {most} blocks",
+        )
+
+
+def check_tool_calls(turn: Turn) -> Iterator[Finding]:
+    """The counts and durations of tool calls are not negative."""
+    for index, call in enumerate(turn.tool_calls):
+        if message := _wrong_time(call.duration_ms):
+            yield f"tool_calls[{index}].duration_ms", message
+        for field in _CALL_COUNTS:
+            if message := _wrong_count(getattr(call, field)):
+                yield f"tool_calls[{index}].{field}", message
+
+
+TURN_CHECKS: tuple[Callable[[Turn], Iterator[Finding]], ...] = (
+    check_ids,
+    check_counts,
+    check_parts,
+    check_times,
+    check_blocks,
+    check_tool_calls,
+)
+
+
+def findings(turn: Turn) -> Iterator[Finding]:
+    """Yield all that `TURN_CHECKS` find wrong with a turn."""
+    for check in TURN_CHECKS:
+        yield from check(turn)
+
+
+class SessionRules:
+    """What a turn must satisfy among the turns before it, fed one by one in the order of the trace.
+
+    The turns of a session stand together, their ids differ, and `wait_for` and `parent_turn_id` name earlier
+    ones.
+    """
+
+    def __init__(self) -> None:
+        self._ended: set[str] = set()
+        self._session_id: str | None = None
+        self._turn_ids: set[str] = set()
+        self._last_of_agent: dict[str | None, str] = {}
+        self._last: str | None = None
+
+    def refuse(self, turn: Turn) -> Finding | None:
+        """Return why a turn cannot be part of the trace, or `None`."""
+        if turn.session_id == self._session_id:
+            if turn.turn_id in self._turn_ids:
+                return "turn_id", f"{turn.turn_id!r} was already used in session {turn.session_id!r}"
+        elif turn.session_id in self._ended:
+            return (
+                "session_id",
+                f"session {turn.session_id!r} ended on an earlier line; its turns must stand together",
+            )
+        return None
+
+    def admit(self, turn: Turn) -> tuple[Turn, list[Finding]]:
+        """Take a turn in; return it with every reference resolved, and what was wrong with its references.
+
+        A reference to a turn that is not there, for instance because its line was bad, is replaced by the
+        turn
+        before it: of the same agent for `wait_for`, of the session for `parent_turn_id`.
+        """
+        if turn.session_id != self._session_id:
+            if self._session_id is not None:
+                self._ended.add(self._session_id)
+            self._session_id = turn.session_id
+            self._turn_ids = set()
+            self._last_of_agent = {}
+            self._last = None
+        found: list[Finding] = []
+        if turn.wait_for and not self._turn_ids.issuperset(turn.wait_for):
+            turn = self._with_known_waits(turn, found)
+        if turn.parent_turn_id is not None and turn.parent_turn_id not in self._turn_ids:
+            found.append(_unknown("parent_turn_id", turn.parent_turn_id, self._last))
+            turn = msgspec.structs.replace(turn, parent_turn_id=self._last)
+        self._turn_ids.add(turn.turn_id)
+        self._last_of_agent[turn.agent_id] = self._last = turn.turn_id
+        return turn, found
+
+    def _with_known_waits(self, turn: Turn, found: list[Finding]) -> Turn:
+        stand_in = self._last_of_agent.get(turn.agent_id)
+        waits: list[str] = []
+        for turn_id in turn.wait_for:
+            if turn_id in self._turn_ids:
+                waits.append(turn_id)
+                continue
+            found.append(_unknown("wait_for", turn_id, stand_in))
+            if stand_in is not None:
+                waits.append(stand_in)
+        return msgspec.structs.replace(turn, wait_for=tuple(dict.fromkeys(waits)))
+
+
+def _unknown(field: str, turn_id: str, stand_in: str | None) -> Finding:
+    instead = "nothing" if stand_in is None else repr(stand_in)
+    return field, f"{turn_id!r} is no earlier turn of this session; {instead} is taken instead"

@@ -1,0 +1,135 @@
+"""Mooncake's JSON lines, one request a line, and the session fields that AIPerf adds to them.
+
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
+
+`timestamp` and `delay` are milliseconds, `hash_ids` name blocks of 512 tokens (the last one may be
+partial), equal ids mean equal text in the whole file. Mooncake's own traces know no sessions: each row is
+one. AIPerf's rows with one `session_id` are the turns of a session, in the order of the file, each `delay`
+ms after the answer to the one before; they need not stand together in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from agentload_traces._importer import Head, Importer
+from agentload_traces._importers._blocks import fitting_blocks
+from agentload_traces._json import count_unknown_fields, json_lines
+from agentload_traces._problems import ImportReport, Position
+from agentload_traces._records import Turn
+from agentload_traces._source import Source
+
+BLOCK_TOKENS = 512
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Ms = Annotated[float, msgspec.Meta(ge=0)]
+_TEXT_FIELDS = ("text_input", "messages", "payload")
+
+
+class _Row(msgspec.Struct, frozen=True):
+    input_length: _Count
+    output_length: _Count | None = None
+    timestamp: _Ms | None = None
+    hash_ids: list[int] | None = None
+    session_id: str | int | None = None
+    delay: _Ms | None = None
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    """What the first pass needs; any type, so that a bad row is reported once, in the second pass."""
+
+    session_id: msgspec.Raw = msgspec.Raw()
+
+
+_decode_row = msgspec.json.Decoder(_Row).decode
+_decode_keys = msgspec.json.Decoder(_Keys).decode
+_decode_session_id = msgspec.json.Decoder(str | int | None).decode
+
+
+def _recognises(head: Head) -> bool:
+    return head.has_line_with("input_length", without=("chat_id", "turn_id")) or any(
+        head.has_line_with("timestamp", field) or head.has_line_with("output_length", field)
+        for field in _TEXT_FIELDS
+    )
+
+
+def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn]]:
+    last_line = _last_line_of_sessions(source)
+    open_sessions: dict[str, list[tuple[Position, Turn]]] = {}
+    for where, row in json_lines(source, report, lambda line: _decode(line, report)):
+        assert where.line is not None
+        if row.session_id is None:
+            yield where, _turn(row, f"line-{where.line}", [], where, report)
+            continue
+        session_id = str(row.session_id)
+        session = open_sessions.setdefault(session_id, [])
+        session.append((where, _turn(row, session_id, session, where, report)))
+        if last_line.get(session_id) == where.line:
+            yield from open_sessions.pop(session_id)
+    for session in open_sessions.values():  # the last row of these sessions was a bad one
+        yield from session
+
+
+def _decode(line: bytes, report: ImportReport) -> _Row:
+    try:
+        row = _decode_row(line)
+    except msgspec.ValidationError as error:
+        if "input_length" not in str(error) or not any(
+            f'"{field}"'.encode() in line for field in _TEXT_FIELDS
+        ):
+            raise
+        raise msgspec.ValidationError(
+            "Missing; a row that carries text in place of a length cannot be read - at `$.input_length`"
+        ) from error
+    count_unknown_fields(line, _Row, frozenset(), report)
+    return row
+
+
+def _turn(
+    row: _Row, session_id: str, before: list[tuple[Position, Turn]], where: Position, report: ImportReport
+) -> Turn:
+    return Turn(
+        session_id=session_id,
+        turn_id=str(len(before)),
+        input_tokens=row.input_length,
+        output_tokens=row.output_length,
+        wait_for=(before[-1][1].turn_id,) if before else (),
+        start_ms=row.timestamp,
+        delay_ms=row.delay,
+        blocks=fitting_blocks(
+            row.hash_ids,
+            row.input_length,
+            block_tokens=BLOCK_TOKENS,
+            scope="trace",
+            length_field="input_length",
+            where=where,
+            report=report,
+        ),
+        source=f"line {where.line}",
+    )
+
+
+def _last_line_of_sessions(source: Source) -> dict[str, int]:
+    """Return the last line of each session, so that a session is held no longer than it is open."""
+    last: dict[str, int] = {}
+    for number, line in enumerate(Source(source.name).lines(), 1):
+        if b'"session_id"' in line:
+            try:
+                session_id = _decode_session_id(_decode_keys(line).session_id)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            if session_id is not None:
+                last[str(session_id)] = number
+    return last
+
+
+MOONCAKE = Importer(
+    name="mooncake",
+    summary="Mooncake JSON lines, with or without AIPerf's session_id and delay",
+    recognises=_recognises,
+    read=_read,
+    tool_calls_known="not in the file",
+)

@@ -1,0 +1,163 @@
+"""The native trace as Parquet: one `Turn` a row, the fields of `Turn` as columns; in batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentload_traces._errors import TraceError
+from agentload_traces._importer import Head, Importer
+from agentload_traces._json import describe
+from agentload_traces._problems import ImportReport, Position
+from agentload_traces._records import Turn
+from agentload_traces._source import Source
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MAGIC = b"PAR1"
+_REQUIRED = ("session_id", "turn_id", "input_tokens")
+# A turn at a million tokens of context has 16,000 block ids: bound a batch by ids as well as by rows.
+_BATCH_TURNS = 5_000
+_BATCH_IDS = 500_000
+_LEAST_ROWS = 256
+_READ_BYTES = 2_000_000  # on disk, where such rows are 10 to 30 times smaller than in memory
+
+
+def _schema() -> dict[str, pl.DataType]:
+    import polars as pl
+
+    text, count, ms = pl.String(), pl.Int64(), pl.Float64()
+    call = {
+        "name": text,
+        "duration_ms": ms,
+        "arguments_tokens": count,
+        "result_tokens": count,
+        "agent_id": text,
+    }
+    return {
+        "session_id": text,
+        "turn_id": text,
+        "input_tokens": count,
+        "output_tokens": count,
+        "output_quality": text,
+        "wait_for": pl.List(text),
+        "parent_turn_id": text,
+        "agent_id": text,
+        "start_ms": ms,
+        "delay_ms": ms,
+        "trigger": text,
+        "new_input_tokens": count,
+        "cached_input_tokens": count,
+        "blocks": pl.Struct({"ids": pl.List(pl.UInt64()), "block_tokens": count, "scope": text}),
+        "tool_calls": pl.List(pl.Struct(call)),
+        "model": text,
+        "ttft_ms": ms,
+        "duration_ms": ms,
+        "messages": pl.List(pl.Struct({"role": text, "content": text})),
+        "source": text,
+    }
+
+
+def _recognises(head: Head) -> bool:
+    return head.data.startswith(_MAGIC) and not head.compressed
+
+
+def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn]]:
+    import polars as pl
+
+    name, number = source.name, 0
+    try:
+        frame = pl.scan_parquet(source.path, glob=False)
+        columns = frame.collect_schema().names()
+        rows_total = frame.select(pl.len()).collect().item()
+        known = [column for column in columns if column in Turn.__struct_fields__]
+        if missing := [column for column in _REQUIRED if column not in known]:
+            raise TraceError(f"{name}: Parquet without column {missing[0]!r}; a trace has one row a turn")
+        for column in columns:
+            if column not in known:
+                report.mend(Position(name), column, "unknown column, not read")
+        for row in _rows(frame.select(known), source, rows_total):
+            number += 1
+            report.lines_read = number
+            where = Position(name, number)
+            fields = {key: value for key, value in zip(known, row, strict=True) if value is not None}
+            try:
+                turn = msgspec.convert(fields, Turn)
+            except msgspec.ValidationError as error:
+                report.skip(where, *describe(error))
+                continue
+            yield where, turn
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # panics on damaged pages
+        message = (str(error).splitlines() or ["unknown error"])[0]
+        if number == 0:
+            raise TraceError(f"{name}: not a readable Parquet file ({message})") from None
+        report.fail(Position(name, number + 1), f"nothing after this can be read ({message})")
+
+
+def _rows(frame: pl.LazyFrame, source: Source, rows_total: int) -> Iterator[tuple[Any, ...]]:
+    # Slice by slice, for `LazyFrame.collect_batches` decodes ahead of a slower consumer without bound.
+    step = _READ_BYTES * rows_total // max(1, source.size_bytes)
+    step = min(max(step, _LEAST_ROWS), 4 * _BATCH_TURNS)
+    for offset in range(0, rows_total, step):
+        batch = frame.slice(offset, step).collect()
+        for piece in batch.iter_slices(_LEAST_ROWS):
+            yield from piece.rows()
+        source.bytes_read = source.size_bytes * min(rows_total, offset + step) // rows_total
+
+
+NATIVE_PARQUET = Importer(
+    name="agentload-parquet",
+    summary="agentload's own trace, one turn a row (.parquet)",
+    recognises=_recognises,
+    read=_read,
+    tool_calls_known="recorded",
+)
+
+
+def write_parquet(path: Path, turns: Iterable[Turn]) -> None:
+    """Write turns as Parquet, a batch of them in memory at a time; an error of `turns` is passed on."""
+    import polars as pl
+    from polars.io.plugins import register_io_source
+
+    schema = _schema()
+    made = _batches(turns)
+    first = next(made, [])
+
+    def frames(
+        columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        for batch in itertools.chain([first] if first else [], made):
+            frame = pl.DataFrame({field: _column(batch, field) for field in schema}, schema=schema)
+            yield frame if columns is None else frame.select(columns)
+
+    # A row group is held in memory whole, by writer and reader: as many rows as the first batch took.
+    row_group_rows = max(_LEAST_ROWS, len(first))
+    source = register_io_source(frames, schema=schema)
+    source.sink_parquet(path, compression="zstd", row_group_size=row_group_rows, maintain_order=True)
+
+
+def _batches(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
+    batch: list[Turn] = []
+    ids = 0
+    for turn in turns:
+        batch.append(turn)
+        ids += len(turn.blocks.ids) if turn.blocks else 0
+        if len(batch) >= _BATCH_TURNS or ids >= _BATCH_IDS:
+            yield batch
+            batch, ids = [], 0
+    if batch:
+        yield batch
+
+
+def _column(batch: list[Turn], field: str) -> list[Any]:
+    values = [getattr(turn, field) for turn in batch]
+    if field == "blocks":
+        return [value and msgspec.structs.asdict(value) for value in values]
+    if field in ("tool_calls", "messages"):
+        return [value and [msgspec.structs.asdict(item) for item in value] for value in values]
+    return values
