@@ -1,1 +1,61 @@
-"""The analysis of run directories: tables, report."""
+"""The analysis of run directories: tables, session times, report. Definitions: analysis/README.md.
+
+Names are imported when they are first used, for they bring Polars and the plots with them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentload_analysis._csv import write_csv
+    from agentload_analysis._html import write_html
+    from agentload_analysis._itl import itl_gaps, itl_source, itl_table
+    from agentload_analysis._metrics import with_metrics
+    from agentload_analysis._sessions import critical_path, sessions
+    from agentload_analysis._summary import Summary, summarise
+    from agentload_analysis._tables import overall, per_context, per_turn, per_turn_range
+    from agentload_analysis._text import render_text
+
+_HOMES = {
+    "Summary": "_summary",
+    "critical_path": "_sessions",
+    "itl_gaps": "_itl",
+    "itl_source": "_itl",
+    "itl_table": "_itl",
+    "overall": "_tables",
+    "per_context": "_tables",
+    "per_turn": "_tables",
+    "per_turn_range": "_tables",
+    "render_text": "_text",
+    "sessions": "_sessions",
+    "summarise": "_summary",
+    "with_metrics": "_metrics",
+    "write_csv": "_csv",
+    "write_html": "_html",
+}
+
+__all__ = [
+    "Summary",
+    "critical_path",
+    "itl_gaps",
+    "itl_source",
+    "itl_table",
+    "overall",
+    "per_context",
+    "per_turn",
+    "per_turn_range",
+    "render_text",
+    "sessions",
+    "summarise",
+    "with_metrics",
+    "write_csv",
+    "write_html",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"agentload_analysis.{_HOMES[name]}"), name)

@@ -1,0 +1,155 @@
+"""The report as one HTML file that works offline: words, plots, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+from html import escape
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+
+import vl_convert
+
+from agentload_analysis._charts import PART_COLOURS, Chart, charts
+from agentload_analysis._printed import PrintedTable, printed_tables
+from agentload_analysis._summary import Summary, readable_rows, summarise
+from agentload_analysis._words import PART_NAMES, conditions, headline, notes
+from agentload_traces import AgentloadError, RunReader
+
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+"""Content security policy of the page: the browser itself keeps it from loading anything."""
+
+
+def write_html(
+    run_path: str | os.PathLike[str], out_path: str | os.PathLike[str], summary: Summary | None = None
+) -> Path:
+    """Write the report of a run to `out_path` (by rename) and return it.
+
+    summary: of this run, if the caller has it already. Raises `RunDirectoryError` for a run that cannot be
+    read and `AgentloadError` for a file that cannot be written.
+    """
+    reader = RunReader(run_path)
+    if summary is None:
+        summary = summarise(run_path)
+    with readable_rows(reader):
+        plots = charts(summary, reader.requests())
+    out = Path(out_path)
+    temporary = out.with_name(out.name + ".tmp")
+    try:
+        temporary.write_text(_page(summary, plots), encoding="utf-8")
+        temporary.replace(out)
+    except OSError as error:
+        raise AgentloadError(f"{out}: cannot be written: {error.strerror or error}") from None
+    return out
+
+
+def _page(summary: Summary, plots: list[Chart]) -> str:
+    # "</" would end the script element early, whatever a session calls itself.
+    specs = json.dumps({plot.name: plot.spec for plot in plots}, separators=(",", ":")).replace("</", "<\\/")
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>agentload: {escape(str(summary['target']))}</title>",
+        f"<style>{_resource('report.css')}</style></head><body><main>",
+        "<h1>What the session took</h1>" if summary["sessions"] == 1 else "<h1>What the sessions took</h1>",
+        f'<p class="run">{escape(summary["run"])}</p>',
+        *(_sentence(line) for line in headline(summary)),
+        _split_bar(summary),
+        _list("conditions", "These numbers hold for:", conditions(summary)),
+        *(_plot(plot) for plot in plots),
+        *(_table(table) for table in printed_tables(summary)),
+        _list("notes", "How to read the numbers:", notes(summary)),
+        "</main>",
+        f'<script type="application/json" id="specs">{specs}</script>',
+        f"<script>{_javascript()}</script>",
+        f"<script>{_resource('report.js')}</script></body></html>\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _resource(name: str) -> str:
+    return files("agentload_analysis").joinpath(name).read_text(encoding="utf-8")
+
+
+def _javascript() -> str:
+    """Vega, Vega-Lite and Vega-Embed, about 0.9 MB."""
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
+    return bundle
+
+
+def _sentence(line: str) -> str:
+    alarm = " alarm" if line.startswith("INCOMPLETE") or " failed, " in line else ""
+    return f'<p class="headline{alarm}">{escape(line)}</p>'
+
+
+def _split_bar(summary: Summary) -> str:
+    shares = {part: values["share"] for part, values in summary["session_split_s"].items()}
+    present = {part: share for part, share in shares.items() if share and share > 0}
+    if not present:
+        return ""
+    bars = "".join(
+        f'<span style="width:{share:.3%};background:{PART_COLOURS[part]}"></span>'
+        for part, share in present.items()
+    )
+    words = {part: f"{PART_NAMES[part]} {share:.1%}" for part, share in present.items()}
+    return f'<div class="split" aria-hidden="true">{bars}</div>{_legend(words)}'
+
+
+def _legend(words: dict[str, str]) -> str:
+    items = (
+        f'<li><i style="background:{PART_COLOURS[part]}"></i>{escape(text)}</li>'
+        for part, text in words.items()
+    )
+    return f'<ul class="parts">{"".join(items)}</ul>'
+
+
+def _list(name: str, title: str, lines: list[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<div class="{name}"><p>{escape(title)}</p><ul>{items}</ul></div>'
+
+
+def _plot(plot: Chart) -> str:
+    legend = _legend({part: PART_NAMES[part] for part in plot.parts}) if plot.parts else ""
+    return (
+        f'<section><h2>{escape(plot.title)}</h2><p class="caption">{escape(plot.caption)}</p>{legend}'
+        f'<div class="plot" id="plot-{plot.name}"></div></section>'
+    )
+
+
+def _table(table: PrintedTable) -> str:
+    starts = {
+        number
+        for number, column in enumerate(table.columns)
+        if column.group and column.group != table.columns[number - 1].group
+    }
+    classes = [
+        "text" if column.text else "start" if number in starts else ""
+        for number, column in enumerate(table.columns)
+    ]
+    groups = ""
+    if starts:
+        cells = (
+            f'<th class="group start" colspan="{len(list(columns))}">{escape(group)}</th>'
+            if group
+            else f'<th colspan="{len(list(columns))}"></th>'
+            for group, columns in groupby(table.columns, key=lambda column: column.group)
+        )
+        groups = f"<tr>{''.join(cells)}</tr>"
+    names = "".join(
+        f'<th scope="col" class="{css}">{escape(column.name)}</th>'
+        for column, css in zip(table.columns, classes, strict=True)
+    )
+    rows = []
+    for number, row in enumerate(table.rows):
+        summing = ' class="sum"' if number >= len(table.rows) - table.total_rows else ""
+        cells_of_row = "".join(
+            f'<td class="{css}">{escape(cell)}</td>' for cell, css in zip(row, classes, strict=True)
+        )
+        rows.append(f"<tr{summing}>{cells_of_row}</tr>")
+    return (
+        f'<section><h2>{escape(table.title)}</h2><div class="wide" tabindex="0"><table>'
+        f"<thead>{groups}<tr>{names}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+    )

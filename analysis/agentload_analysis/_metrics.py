@@ -1,0 +1,49 @@
+"""The latencies of one request: the only place where they are defined (in words: analysis/README.md).
+
+Every function takes and returns lazy frames over the columns of `RequestRow`.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+"""The percentiles of every table, linearly interpolated between neighbouring values."""
+
+K_TOKENS = 1024
+CONTEXT_EDGES_TOKENS = tuple(8 * K_TOKENS * 2**power for power in range(8))
+"""Where one context bucket ends and the next begins: 8K, 16K, ... 1024K (K = 1024)."""
+
+ANSWERED = pl.col("status") == "ok"
+
+
+def with_metrics(requests: pl.LazyFrame) -> pl.LazyFrame:
+    """Add the latencies of each answered request; they are null for failed and skipped ones.
+
+    ttft_ms: first_token - scheduled.
+    tpot_ms: (end - first_token) / (output_tokens - 1); null for one-token answers.
+    output_tokens_per_s: 1 / TPOT; null where TPOT is null or 0 (all tokens in one read).
+    queue_ms: time in the endpoint's queue; null if the endpoint does not tell it.
+    """
+    tpot_ns = (pl.col("end_ns") - pl.col("first_token_ns")) / (pl.col("output_tokens") - 1)
+    return requests.with_columns(
+        ttft_ms=pl.when(ANSWERED).then((pl.col("first_token_ns") - pl.col("scheduled_ns")) / 1e6),
+        tpot_ms=pl.when(ANSWERED & (pl.col("output_tokens") > 1)).then(tpot_ns / 1e6),
+        queue_ms=pl.when(ANSWERED).then(pl.col("queue_ns") / 1e6),
+    ).with_columns(output_tokens_per_s=pl.when(pl.col("tpot_ms") > 0).then(1e3 / pl.col("tpot_ms")))
+
+
+def context_from_tokens() -> pl.Expr:
+    """Lower edge of the context bucket that a request's `input_tokens` fall into."""
+    bucket = pl.lit(0, dtype=pl.Int64)
+    for edge in CONTEXT_EDGES_TOKENS:
+        bucket = pl.when(pl.col("input_tokens") >= edge).then(edge).otherwise(bucket)
+    return bucket
+
+
+def context_label(from_tokens: int) -> str:
+    """Name of the context bucket that starts at `from_tokens`: "8K-16K"; the last is "1024K and more"."""
+    start = from_tokens // K_TOKENS
+    if from_tokens == CONTEXT_EDGES_TOKENS[-1]:
+        return f"{start}K and more"
+    return f"{start}K-{max(2 * start, CONTEXT_EDGES_TOKENS[0] // K_TOKENS)}K"

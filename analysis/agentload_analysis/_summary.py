@@ -1,0 +1,162 @@
+"""A run in one JSON-able dict; its keys are documented in analysis/README.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import polars as pl
+
+from agentload_analysis._itl import itl_gaps, itl_source
+from agentload_analysis._metrics import QUANTILES
+from agentload_analysis._sessions import SPLIT, SPLIT_NS, sessions
+from agentload_analysis._tables import overall, per_context, per_turn, per_turn_range
+from agentload_traces import RunDirectoryError, RunReader
+
+Summary = dict[str, Any]
+
+_FORMAT = 1
+_ERRORS_SHOWN = 5
+
+
+def summarise(run_path: str | os.PathLike[str]) -> Summary:
+    """Analyse a run directory, finished or not.
+
+    Raises `RunDirectoryError` if it is missing, foreign, or has rows that cannot be read.
+    """
+    reader = RunReader(run_path)
+    with readable_rows(reader):
+        requests = reader.requests()
+        session_rows = sessions(requests).collect()
+        gaps = itl_gaps(requests).collect(engine="streaming").lazy()
+        return {
+            **_identity(reader),
+            **_counts(reader, session_rows),
+            "session_time_s": _session_time(session_rows),
+            **_latencies(requests, gaps),
+            "session_split_s": _split(session_rows),
+            "per_turn": per_turn(requests, gaps).collect().to_dicts(),
+            "per_turn_range": per_turn_range(requests, gaps).collect().to_dicts(),
+            "per_context": per_context(requests, gaps).collect().to_dicts(),
+            "per_session": _per_session(session_rows),
+        }
+
+
+@contextmanager
+def readable_rows(reader: RunReader) -> Iterator[None]:
+    """Turn Polars' complaints about damaged files into one line that names the run."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        first_line = str(error).splitlines()[0]
+        raise RunDirectoryError(f"{reader.path}: its rows cannot be read: {first_line}") from None
+
+
+def _identity(reader: RunReader) -> Summary:
+    manifest = reader.manifest
+    return {
+        "format": _FORMAT,
+        "run": str(reader.path),
+        "status": manifest.status,
+        "incomplete": reader.incomplete,
+        "torn_lines": reader.torn_lines,
+        "target": manifest.target,
+        "mode": manifest.mode,
+        "clock": manifest.clock,
+        "seed": manifest.seed,
+        "trace": manifest.trace,
+        "options": dict(manifest.options),
+        "conditions": list(manifest.conditions),
+        "versions": dict(manifest.versions),
+    }
+
+
+def _counts(reader: RunReader, session_rows: pl.DataFrame) -> Summary:
+    requests = reader.requests()
+    answered = pl.col("status") == "ok"
+    tokens = requests.select(
+        pl.col("end_ns").max().alias("last_end_ns"),
+        pl.col("input_tokens").filter(answered).sum().alias("input_tokens_total"),
+        # A sum of nothing known is unknown, not 0.
+        pl.when((answered & pl.col("cached_tokens").is_not_null()).any())
+        .then(pl.col("cached_tokens").filter(answered).sum())
+        .alias("cached_tokens_total"),
+        pl.col("output_tokens").filter(answered).sum().alias("output_tokens_total"),
+        pl.col("input_tokens").filter(answered).min().alias("input_tokens_min"),
+        pl.col("input_tokens").filter(answered).median().alias("input_tokens_p50"),
+        pl.col("input_tokens").filter(answered).max().alias("input_tokens_max"),
+    ).collect()
+    errors = (
+        requests.filter(pl.col("status") == "failed")
+        .group_by(pl.col("error").fill_null("unknown error"))
+        .agg(pl.len().cast(pl.Int64).alias("turns"))
+        .sort(["turns", "error"], descending=[True, False])
+        .head(_ERRORS_SHOWN)
+    )
+    run_ns = tokens["last_end_ns"].item()
+    return {
+        "sessions": session_rows.height,
+        "sessions_planned": reader.manifest.sessions_planned,
+        "sessions_answered_whole": int(session_rows["answered_whole"].sum()),
+        "turns": int(session_rows["turns"].sum()),
+        "turns_planned": reader.manifest.turns_planned,
+        "answered": int(session_rows["answered"].sum()),
+        "failed": int(session_rows["failed"].sum()),
+        "skipped": int(session_rows["skipped"].sum()),
+        "subagent_turns": int(session_rows["subagent_turns"].sum()),
+        "tool_calls": int(reader.tool_calls().select(pl.len()).collect().item()),
+        "errors": errors.collect().to_dicts(),
+        "run_time_s": None if run_ns is None else run_ns / 1e9,
+        **tokens.drop("last_end_ns").to_dicts()[0],
+    }
+
+
+def _session_time(session_rows: pl.DataFrame) -> Summary:
+    times = session_rows.filter("answered_whole")["session_ns"] / 1e9
+    quantiles = {name: times.quantile(q, interpolation="linear") for name, q in QUANTILES.items()}
+    return {"count": times.len(), **quantiles, "max": times.max()}
+
+
+def _latencies(requests: pl.LazyFrame, gaps: pl.LazyFrame) -> Summary:
+    rows = overall(requests, gaps).collect().to_dicts()
+    row: Summary = rows[0] if rows else {}
+
+    def distribution(head: str, unit: str, names: tuple[str, ...]) -> Summary:
+        values = {name: row.get(f"{head}_{name}_{unit}") for name in names}
+        return {"count": row.get(f"{head}_count", 0), **values}
+
+    names = (*QUANTILES, "max")
+    return {
+        "output_tokens_per_s_per_user": distribution(
+            "speed", "tokens_per_s", ("min", "p1", "p10", "p50", "p90", "p99", "max")
+        ),
+        "ttft_ms": distribution("ttft", "ms", names),
+        "tpot_ms": distribution("tpot", "ms", names),
+        "itl_ms": distribution("itl", "ms", names),
+        "itl_source": itl_source(requests),
+        "queue_ms": distribution("queue", "ms", names),
+    }
+
+
+def _split(session_rows: pl.DataFrame) -> Summary:
+    whole = session_rows.filter("answered_whole")
+    total_ns = int(whole["session_ns"].sum())
+    split: Summary = {}
+    for part, column in zip(SPLIT, SPLIT_NS, strict=True):
+        part_ns = int(whole[column].sum())
+        split[part] = {"sum": part_ns / 1e9, "share": part_ns / total_ns if total_ns else None}
+    return split
+
+
+def _per_session(session_rows: pl.DataFrame) -> list[Summary]:
+    seconds = {f"{part}_s": pl.col(column) / 1e9 for part, column in zip(SPLIT, SPLIT_NS, strict=True)}
+    return session_rows.select(
+        *("session_id", "turns", "answered", "failed", "skipped", "subagent_turns", "output_tokens"),
+        start_s=pl.col("start_ns") / 1e9,
+        session_time_s=pl.col("session_ns") / 1e9,
+        **seconds,
+        path_turns=pl.col("path_turns"),
+        answered_whole=pl.col("answered_whole"),
+    ).to_dicts()
