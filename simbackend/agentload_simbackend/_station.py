@@ -1,0 +1,53 @@
+"""A first-come-first-served place with so many servers: the prefill pool, or the link into a replica."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from agentload_simbackend._flight import Flight
+
+_Start = Callable[[Flight, int], int]
+"""Begins the service of a flight at a time, and returns when the server is free again."""
+
+
+class Station:
+    """Holds who is served and who waits; the engine calls `serve` at the times that it asks for."""
+
+    __slots__ = ("_busy", "_servers", "_start", "armed_ns", "event_seq", "queue", "wake_ns")
+
+    def __init__(self, servers: int, start: _Start) -> None:
+        self._servers = servers
+        self._start = start
+        self._busy: list[int] = []
+        self.queue: deque[Flight] = deque()
+        self.event_seq = -1
+        self.armed_ns: int | None = None
+        self.wake_ns: int | None = None
+        """When a server gets free for somebody who waits; `None` if nobody does."""
+
+    def enter(self, flight: Flight, now_ns: int) -> None:
+        """Serve a flight now, or let it wait its turn."""
+        self.queue.append(flight)
+        self.serve(now_ns)
+
+    def serve(self, now_ns: int) -> None:
+        """Start whom a free server can take."""
+        queue, busy = self.queue, self._busy
+        while busy and busy[0] <= now_ns:
+            heappop(busy)
+        while queue and len(busy) < self._servers:
+            flight = queue.popleft()
+            flight.busy_until_ns = self._start(flight, now_ns)
+            heappush(busy, flight.busy_until_ns)
+        self.wake_ns = busy[0] if queue else None
+
+    def drop(self, flight: Flight, now_ns: int, *, waiting: bool) -> None:
+        """Forget a flight that waits or is served; its server takes the next."""
+        if waiting:
+            self.queue.remove(flight)
+        elif flight.busy_until_ns > now_ns:
+            self._busy.remove(flight.busy_until_ns)
+            heapify(self._busy)
+        self.serve(now_ns)
