@@ -1,0 +1,105 @@
+"""OpenAI chat completions: what a request asks for, and which of its text counts.
+
+Fields that change nothing here (temperature, tools, ...) are accepted and ignored, as are unknown ones.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from agentload_simbackend._server_errors import ApiError, bad_field, bad_json
+
+OutputLimit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """`stream_options` of a request."""
+
+    include_usage: bool | None = None
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """The body of `POST /v1/chat/completions`. `messages` stays serialised; see `message_texts`."""
+
+    messages: msgspec.Raw
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: OutputLimit | None = None
+    max_tokens: OutputLimit | None = None
+    n: OneChoice | None = None
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """How long the answer may be, `None` if not said."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream is to end with a usage chunk."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class _Function(msgspec.Struct):
+    name: str = ""
+    arguments: str = ""
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function | None = None
+
+
+class _Part(msgspec.Struct):
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+_requests = msgspec.json.Decoder(ChatRequest)
+_messages = msgspec.json.Decoder(_Message)
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Read a request. Raises `ApiError` (400), naming the field that is wrong."""
+    try:
+        request = _requests.decode(body)
+    except msgspec.ValidationError as error:
+        raise bad_field(error) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise bad_json(error) from error
+    start = memoryview(request.messages)[:64].tobytes()
+    if not start.startswith(b"["):
+        raise ApiError("Invalid type for 'messages': expected an array of objects.", param="messages")
+    if start[1:].strip() == b"]":
+        raise ApiError("Invalid 'messages': expected at least one message, got none.", param="messages")
+    return request
+
+
+def message_texts(message: bytes | msgspec.Raw, index: int) -> list[str]:
+    """Return the texts of message `index` that count as prompt tokens.
+
+    They are the content (a string or the text parts of a list) and the name and arguments of each tool
+    call. No chat template is counted, nor images and sounds. Raises `ApiError` (400) naming the field.
+    """
+    try:
+        parsed = _messages.decode(message)
+    except msgspec.ValidationError as error:
+        raise bad_field(error, f"messages[{index}]") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise bad_json(error) from error
+    texts: list[str] = []
+    if isinstance(parsed.content, str):
+        texts.append(parsed.content)
+    elif parsed.content is not None:
+        texts.extend(part.text for part in parsed.content if part.text is not None)
+    for call in parsed.tool_calls or ():
+        if call.function is not None:
+            texts += (call.function.name, call.function.arguments)
+    return texts

@@ -1,0 +1,133 @@
+"""Helpers for testing what talks to the simulator: an engine whose every time is known beforehand."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+
+from agentload_simbackend._api import (
+    Arrival,
+    Emission,
+    EngineRequest,
+    Finished,
+    FirstToken,
+    Phases,
+    Rejected,
+)
+
+
+class FixedStepEngine:
+    """An `Engine` with a fixed step time, `tokens_per_step` tokens a step and a fixed time to prefill.
+
+    Steps end at the multiples of `step_ns`, for all requests together. A request submitted at t gets its
+    first tokens with the first step that ends after t + `prefill_ns`. There is no queue and no hand-off.
+    Prompt runs that were seen before count as cached; a prompt that with its answer exceeds `max_tokens`
+    is rejected with `context_length_exceeded`.
+    """
+
+    def __init__(
+        self,
+        *,
+        step_ns: int = 291_000,
+        tokens_per_step: int = 1,
+        prefill_ns: int = 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        self._step_ns = step_ns
+        self._tokens_per_step = tokens_per_step
+        self._prefill_ns = prefill_ns
+        self._max_tokens = max_tokens
+        self._now_ns = 0
+        self._order = count()
+        self._events: list[tuple[int, int, Emission]] = []
+        self._live: set[int] = set()
+        self._decoding: dict[int, int] = {}
+        self._seen: set[str | int] = set()
+        self.submitted: list[EngineRequest] = []
+        self.cancelled: list[int] = []
+
+    def submit(self, request: EngineRequest, now_ns: int) -> None:
+        """Take a request at `now_ns`."""
+        self.submitted.append(request)
+        self._live.add(request.request_id)
+        wanted = request.input_tokens + request.output_tokens
+        if self._max_tokens is not None and wanted > self._max_tokens:
+            message = f"{wanted} tokens do not fit into a context of {self._max_tokens}"
+            self._push(Rejected(request.request_id, now_ns, "context_length_exceeded", message))
+            return
+        first = (now_ns + self._prefill_ns) // self._step_ns + 1
+        steps = -(-request.output_tokens // self._tokens_per_step)
+        last = first + steps - 1
+        decode_ns = last * self._step_ns - now_ns - self._prefill_ns
+        self._push(FirstToken(request.request_id, first * self._step_ns))
+        self._push(
+            Finished(
+                request_id=request.request_id,
+                at_ns=last * self._step_ns,
+                first_token_at_ns=first * self._step_ns,
+                phases=Phases(0, self._prefill_ns, 0, decode_ns),
+                cached_tokens=self._cached_tokens(request),
+                handoff_tokens=0,
+                output_tokens=request.output_tokens,
+                steps=steps,
+                replica=0,
+                arrivals=partial(self._arrivals, first, last, request.output_tokens),
+            )
+        )
+
+    def cancel(self, request_id: int, now_ns: int) -> None:
+        """Forget a request."""
+        if request_id in self._live:
+            self.cancelled.append(request_id)
+            self._forget(request_id)
+
+    def next_event_ns(self) -> int | None:
+        """Time of the next first token, end or rejection."""
+        while self._events and self._events[0][2].request_id not in self._live:
+            heapq.heappop(self._events)
+        return self._events[0][0] if self._events else None
+
+    def advance(self, now_ns: int) -> list[Emission]:
+        """Let time pass up to and including `now_ns`."""
+        self._now_ns = now_ns
+        emissions = []
+        while (at_ns := self.next_event_ns()) is not None and at_ns <= now_ns:
+            emission = heapq.heappop(self._events)[2]
+            emissions.append(emission)
+            if isinstance(emission, FirstToken):
+                self._decoding[emission.request_id] = at_ns // self._step_ns
+            else:
+                self._forget(emission.request_id)
+        return emissions
+
+    def next_step_ns(self) -> int | None:
+        """End of the next step, `None` when nothing decodes."""
+        return (self._now_ns // self._step_ns + 1) * self._step_ns if self._decoding else None
+
+    def progress(self, now_ns: int) -> Iterator[tuple[int, int, int]]:
+        """For each request in decode: (request_id, tokens out so far, end of its latest step)."""
+        step = now_ns // self._step_ns
+        for request_id, first in self._decoding.items():
+            yield request_id, (step - first + 1) * self._tokens_per_step, step * self._step_ns
+
+    def _push(self, emission: Emission) -> None:
+        heapq.heappush(self._events, (emission.at_ns, next(self._order), emission))
+
+    def _forget(self, request_id: int) -> None:
+        self._live.discard(request_id)
+        self._decoding.pop(request_id, None)
+
+    def _cached_tokens(self, request: EngineRequest) -> int:
+        cached, hit = 0, True
+        for run in request.prompt_runs:
+            hit = hit and run.key in self._seen
+            cached += run.tokens if hit else 0
+            self._seen.add(run.key)
+        return cached
+
+    def _arrivals(self, first: int, last: int, output_tokens: int) -> list[Arrival]:
+        per_step = self._tokens_per_step
+        ends = [Arrival(step * self._step_ns, per_step) for step in range(first, last)]
+        return [*ends, Arrival(last * self._step_ns, output_tokens - per_step * len(ends))]
