@@ -1,0 +1,5 @@
+"""`python -m agentload` is the `agentload` command."""
+
+from agentload._cli import main
+
+main()

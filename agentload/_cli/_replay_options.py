@@ -1,0 +1,157 @@
+"""The options that `run` and `replay` share, and how both show a replay's course and outcome."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from agentload._replay import ReplayResult
+    from agentload_traces import ImportReport
+
+_PROBLEMS_SHOWN = 10
+
+_OPTIONS = [
+    click.option(
+        "--target",
+        metavar="NAME|FILE|URL",
+        default="gemma4-31b/pd",
+        show_default=True,
+        help="A simulated deployment (see `agentload backends`), a deployment's TOML file, or the URL of an"
+        " OpenAI-compatible endpoint. A key is taken from AGENTLOAD_API_KEY.",
+    ),
+    click.option(
+        "--clock",
+        type=click.Choice(["virtual", "wall"]),
+        default=None,
+        help="virtual: simulate in process, as fast as it computes (default for deployments). wall: over HTTP"
+        " in real time; a deployment is then served by a process of its own (default for URLs).",
+    ),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(min=1),
+        help="Closed loop: this many sessions at a time. Without it, open loop: sessions start as recorded.",
+    ),
+    click.option(
+        "--speed",
+        type=click.FloatRange(min=0, min_open=True),
+        default=1.0,
+        show_default=True,
+        help="How much faster than recorded arrivals, tools and think time pass.",
+    ),
+    click.option("--max-turns", type=click.IntRange(min=1), help="Play only a session's first turns."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all draws."
+    ),
+    click.option("--model", help="Model to ask an endpoint for (default: the first it lists)."),
+    click.option("--format", "trace_format", help="The trace's format (default: recognised by its content)."),
+    click.option("--strict", is_flag=True, help="Stop at the first bad line of the trace."),
+    click.option(
+        "--arrivals/--no-arrivals",
+        default=True,
+        show_default=True,
+        help="Record when each token came. Without it a virtual run is faster and ITL falls back to TPOT.",
+    ),
+    click.option(
+        "--out", type=click.Path(path_type=Path), help="Run directory to write (default: runs/TRACE-TIME)."
+    ),
+    click.option(
+        "--resume",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        metavar="RUN",
+        help="Finish an interrupted run, with the options that it was started with.",
+    ),
+]
+
+
+def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the shared options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def replay_with_progress(trace: Path, values: dict[str, Any]) -> ReplayResult:
+    """Replay with the values of the shared options; shows progress on a terminal's stderr."""
+    from agentload._replay import ReplayOptions, is_url, replay
+
+    resume, out, clock = values.pop("resume"), values.pop("out"), values.pop("clock")
+    if resume is not None and out is not None:
+        raise click.UsageError("--resume names the run directory: give it without --out")
+    chosen: Literal["virtual", "wall"] = clock or ("wall" if is_url(values["target"]) else "virtual")
+    options = ReplayOptions(
+        trace=trace,
+        out=resume or out or _default_out(trace),
+        clock=chosen,
+        resume=resume is not None,
+        **values,
+    )
+    with _progress(f"{trace.name} on {options.target}, {chosen} clock") as advance:
+        result = replay(options, advance)
+    show_problems(trace, result.trace)
+    return result
+
+
+def show_problems(trace: Path, report: ImportReport) -> None:
+    """Tell of the trace's bad lines on stderr."""
+    for problem in report.problems[:_PROBLEMS_SHOWN]:
+        click.echo(f"warning: {problem}", err=True)
+    if report.problem_count > _PROBLEMS_SHOWN:
+        more = report.problem_count - _PROBLEMS_SHOWN
+        click.echo(f"warning: {more} more problems; see them all: agentload trace validate {trace}", err=True)
+    if report.lines_skipped:
+        click.echo(f"warning: {trace}: {report.lines_skipped} of {report.lines_read} lines skipped", err=True)
+
+
+def exit_code(result: ReplayResult) -> Literal[0, 1]:
+    """Say on stderr what went wrong; 1 if anything did."""
+    if result.failed or result.skipped:
+        click.echo(
+            f"warning: {result.failed} of {result.turns} turns failed and {result.skipped} were not sent;"
+            f" first error: {result.first_error}",
+            err=True,
+        )
+    if result.interrupted:
+        click.echo(
+            f"interrupted: what was recorded is kept in {result.path};"
+            f" finish it with the same options and --resume {result.path}",
+            err=True,
+        )
+    return 1 if result.failed or result.skipped or result.interrupted else 0
+
+
+def _default_out(trace: Path) -> Path:
+    stem = trace.name.split(".", 1)[0]
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    path = Path("runs") / f"{stem}-{stamp}"
+    number = 2
+    while path.exists():
+        path = Path("runs") / f"{stem}-{stamp}-{number}"
+        number += 1
+    return path
+
+
+@contextmanager
+def _progress(description: str) -> Iterator[Callable[[], None]]:
+    """Yields what to call after each turn."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed} turns"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,49 @@
+"""`agentload run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentload._cli._console import report_console
+from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
+
+DEFAULT_SAMPLE = "weka_trace_0533.json.zst"
+"""A real coding session of 201 turns; see the samples' README."""
+
+
+@click.command(name="run", short_help="Replay a trace and report it.")
+@click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
+@replay_options
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def command(trace: Path | None, as_json: bool, **values: Any) -> None:
+    """Replay TRACE and report it: the table here, the plots in report.html of the run directory.
+
+    Without TRACE it plays a bundled recording of a real coding agent: 201 turns, 13 million input tokens.
+
+    \b
+    Example:
+      agentload run
+      agentload run my_trace.jsonl --target gemma4-31b/rubin --concurrency 8
+      agentload run my_trace.jsonl --clock wall --speed 10 --max-turns 20
+
+    Exit code 1: some turns failed, or the run was interrupted.
+    """
+    from agentload_analysis import render_text, summarise, write_html
+    from agentload_traces import sample_path
+
+    result = replay_with_progress(trace or sample_path(DEFAULT_SAMPLE), values)
+    summary = summarise(result.path)
+    page = result.path / "report.html"
+    write_html(result.path, page, summary)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode({**summary, "run": str(result.path), "html": str(page)}).decode())
+    else:
+        render_text(summary, report_console())
+        click.echo(f"\nrun directory: {result.path}\nreport: {page}")
+    sys.exit(exit_code(result))

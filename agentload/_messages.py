@@ -1,0 +1,205 @@
+"""The request bodies of a session: chat messages whose token counts and shared prefixes are the trace's.
+
+Each message is a stretch of the prompt's token sequence: a system and a user message at first, then for
+every turn the previous answer (with its tool calls) and what came back (tool results or a user message).
+Text is `filler` of the prompt's runs, so equal runs are equal text and every count is exact in o200k_base.
+The tokens that a tool call's name and arguments take replace as many tokens of the run's text.
+
+The history stays serialised and is extended: a turn costs its new text and one copy of the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from agentload._prompts import Prompt, PromptPlanner
+from agentload_traces import Session, ToolCall, Turn, count_tokens, filler
+
+SYSTEM_SHARE = 0.75
+"""Part of the first prompt that becomes the system message (tools and system are most of it:
+trace statistics of agent sessions put 15k of about 19k tokens there)."""
+
+_ARGUMENTS_OPEN, _ARGUMENTS_CLOSE = '{"input":"', '"}'
+
+
+def asked_tokens(turn: Turn) -> int:
+    """Output tokens to ask for: the recorded count, but at least 1, since nobody can ask for none."""
+    return max(1, turn.output_tokens or 0)
+
+
+class _Piece(NamedTuple):
+    """A message in the history: the prompt tokens and bytes it ends at; whether history may end here."""
+
+    token_end: int
+    byte_end: int
+    closed: bool
+
+
+class BuiltRequest(NamedTuple):
+    """A request ready to be sent. sent_tokens: o200k tokens of all its messages."""
+
+    body: bytes
+    sent_tokens: int
+    output_tokens: int
+
+
+class _Conversation:
+    """The serialised messages of one agent."""
+
+    def __init__(self) -> None:
+        self.history = bytearray()
+        self.pieces: list[_Piece] = []
+        self.previous: Turn | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.pieces[-1].token_end if self.pieces else 0
+
+    def append(self, message: str, token_end: int, *, closed: bool) -> None:
+        if self.history:
+            self.history += b","
+        self.history += message.encode()
+        self.pieces.append(_Piece(token_end, len(self.history), closed))
+
+    def cut(self, tokens: int) -> None:
+        """Keep the leading messages within `tokens`, up to where no tool call waits for its result."""
+        while self.pieces and (self.pieces[-1].token_end > tokens or not self.pieces[-1].closed):
+            self.pieces.pop()
+        del self.history[self.pieces[-1].byte_end if self.pieces else 0 :]
+
+
+class RequestBuilder:
+    """Builds the chat requests of one session; call `build` for an agent's turns in their order."""
+
+    def __init__(self, session: Session, *, seed: int, model: str) -> None:
+        self._planner = PromptPlanner(session)
+        self._seed = seed
+        self._head = b'{"model":%s,"messages":[' % json.dumps(model).encode()
+        self._conversations: dict[str | None, _Conversation] = {}
+
+    def build(self, turn: Turn) -> BuiltRequest:
+        """The request of `turn`: exactly `turn.input_tokens` tokens of messages, streamed, with usage."""
+        conversation = self._conversations.setdefault(turn.agent_id, _Conversation())
+        prompt = self._planner.plan(turn)
+        self._grow(conversation, prompt, turn)
+        conversation.previous = turn
+        output_tokens = asked_tokens(turn)
+        tail = b'],"max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}' % output_tokens
+        return BuiltRequest(self._head + conversation.history + tail, conversation.tokens, output_tokens)
+
+    def _grow(self, conversation: _Conversation, prompt: Prompt, turn: Turn) -> None:
+        total = turn.input_tokens
+        held = conversation.tokens
+        previous = conversation.previous
+        if previous is None:
+            system = int(total * SYSTEM_SHARE)
+            conversation.append(_message("system", self._text(prompt, 0, system)), system, closed=True)
+        elif prompt.shared_tokens >= held:
+            if total == held:
+                return
+            answer = min(previous.output_tokens or 0, total - held - 1)
+            calls = self._answer(conversation, prompt, previous, held, held + answer)
+            if calls:
+                self._results(conversation, prompt, calls, turn, total)
+                return
+        else:
+            conversation.cut(prompt.shared_tokens)
+        text = self._text(prompt, conversation.tokens, total)
+        conversation.append(_message("user", text), total, closed=True)
+
+    def _text(self, prompt: Prompt, start: int, end: int) -> str:
+        """Text of the prompt's tokens [start, end)."""
+        parts = []
+        offset = 0
+        for run in prompt.runs:
+            if offset >= end:
+                break
+            stop = offset + run.tokens
+            if stop > start:
+                first = max(0, start - offset)
+                parts.append(filler(self._seed, run.key, first, min(run.tokens, end - offset) - first))
+            offset = stop
+        return "".join(parts)
+
+    def _answer(
+        self, conversation: _Conversation, prompt: Prompt, previous: Turn, start: int, end: int
+    ) -> list[str]:
+        """Append the previous answer as an assistant message; return the ids of the calls it makes."""
+        calls = _fitting(previous.tool_calls, end - start)
+        spare = (end - start) - sum(_overhead(call) for call in calls)
+        words_each = spare // 2 // len(calls) if calls else 0
+        content_end = end - sum(_overhead(call) + words_each for call in calls)
+        fields = ['"role":"assistant"', f'"content":"{self._text(prompt, start, content_end)}"']
+        ids = []
+        rendered = []
+        position = content_end
+        for number, call in enumerate(calls):
+            position += _overhead(call)
+            words = self._text(prompt, position, position + words_each)
+            position += words_each
+            ids.append(f"call_{previous.turn_id}_{number}")
+            arguments = json.dumps(f"{_ARGUMENTS_OPEN}{words}{_ARGUMENTS_CLOSE}")
+            name = json.dumps(_function_name(call))
+            rendered.append(
+                f'{{"id":{json.dumps(ids[-1])},"type":"function",'
+                f'"function":{{"name":{name},"arguments":{arguments}}}}}'
+            )
+        if rendered:
+            fields.append(f'"tool_calls":[{",".join(rendered)}]')
+        conversation.append("{" + ",".join(fields) + "}", end, closed=not calls)
+        return ids
+
+    def _results(
+        self, conversation: _Conversation, prompt: Prompt, ids: list[str], turn: Turn, total: int
+    ) -> None:
+        """Append a result message for each call, sharing the new tokens; a user's turn adds its message."""
+        start = conversation.tokens
+        by_user = turn.trigger == "user"
+        share = 0 if by_user else (total - start) // len(ids)
+        for number, call_id in enumerate(ids):
+            last = number == len(ids) - 1
+            end = total if last and not by_user else start + share
+            text = self._text(prompt, start, end)
+            message = f'{{"role":"tool","tool_call_id":{json.dumps(call_id)},"content":"{text}"}}'
+            conversation.append(message, end, closed=last)
+            start = end
+        if by_user:
+            conversation.append(_message("user", self._text(prompt, start, total)), total, closed=True)
+
+
+def _message(role: str, text: str) -> str:
+    # Filler is lower-case words and spaces: nothing in it needs JSON escapes.
+    return f'{{"role":"{role}","content":"{text}"}}'
+
+
+def _function_name(call: ToolCall) -> str:
+    return call.name or "tool"
+
+
+def _overhead(call: ToolCall) -> int:
+    """Tokens of a call's name and of the JSON around its words."""
+    return _name_tokens(_function_name(call)) + _frame_tokens()
+
+
+def _name_tokens(name: str) -> int:
+    if name not in _NAME_TOKENS:
+        _NAME_TOKENS[name] = count_tokens(name)
+    return _NAME_TOKENS[name]
+
+
+def _frame_tokens() -> int:
+    return _name_tokens(f"{_ARGUMENTS_OPEN} a{_ARGUMENTS_CLOSE}") - 1
+
+
+_NAME_TOKENS: dict[str, int] = {}
+
+
+def _fitting(calls: tuple[ToolCall, ...], tokens: int) -> tuple[ToolCall, ...]:
+    """As many leading calls as an answer of `tokens` tokens can hold, each with at least one word."""
+    needed = 0
+    for count, call in enumerate(calls):
+        needed += _overhead(call) + 2
+        if needed > tokens:
+            return calls[:count]
+    return calls

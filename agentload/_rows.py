@@ -1,0 +1,72 @@
+"""The rows that both drivers write: a planned turn, filled with what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentload._messages import asked_tokens
+from agentload._player import PlannedTurn
+from agentload_simbackend import Arrival
+from agentload_traces import RequestRow, ToolCallRow
+
+
+class RowSink(Protocol):
+    """Takes the rows of a run as they come, such as a `RunWriter`."""
+
+    def add_request(self, row: RequestRow) -> None:
+        """Take a turn's row."""
+        ...
+
+    def add_tool_call(self, row: ToolCallRow) -> None:
+        """Take a tool call's row; before the row of the turn that made the call."""
+        ...
+
+    def tick(self, now_ns: int) -> None:
+        """The run's clock stands at `now_ns`; now and then is a good time to write to disk."""
+        ...
+
+
+def planned_row(planned: PlannedTurn) -> RequestRow:
+    """A turn's row with what is known before it is sent."""
+    turn = planned.turn
+    return RequestRow(
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        turn_index=planned.turn_index,
+        agent_id=turn.agent_id,
+        agent_depth=planned.agent_depth,
+        trigger=turn.trigger,
+        gate_turn_id=planned.gate_turn_id,
+        scheduled_ns=planned.scheduled_ns,
+        tool_ns=planned.tool_ns,
+        think_ns=planned.think_ns,
+        input_tokens=turn.input_tokens,
+        output_tokens_asked=asked_tokens(turn),
+    )
+
+
+def skipped_row(planned: PlannedTurn) -> RequestRow:
+    """The row of a turn that was never sent, for a turn that it waits for failed."""
+    row = planned_row(planned)
+    row.status = "skipped"
+    row.error = "a turn that it waits for failed"
+    row.scheduled_ns = None
+    row.gate_turn_id = None
+    row.tool_ns = row.think_ns = 0
+    return row
+
+
+def put_arrivals(row: RequestRow, arrivals: Sequence[Arrival]) -> None:
+    """Store token arrivals as gaps in whole microseconds from `scheduled_ns`.
+
+    The gaps are differences of rounded times, so that rounding never adds up.
+    """
+    before_us = (row.scheduled_ns or 0) // 1000
+    gaps = []
+    for at_ns, _ in arrivals:
+        at_us = at_ns // 1000
+        gaps.append(at_us - before_us)
+        before_us = at_us
+    row.arrival_dt_us = gaps
+    row.arrival_tokens = [tokens for _, tokens in arrivals]

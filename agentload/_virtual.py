@@ -1,0 +1,159 @@
+"""The virtual-time driver: the session players and the engine in one event loop over a heap.
+
+Time jumps from event to event, so a run takes what its events cost to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from agentload._feed import SessionFeed
+from agentload._messages import asked_tokens
+from agentload._player import Pace, PlannedTurn, SessionPlayer
+from agentload._prompts import PromptPlanner
+from agentload._rows import RowSink, planned_row, put_arrivals, skipped_row
+from agentload_simbackend import Engine, EngineRequest, Finished, FirstToken, Rejected
+from agentload_traces import RequestRow
+
+
+class _Playing(NamedTuple):
+    player: SessionPlayer
+    planner: PromptPlanner
+
+
+class VirtualRun:
+    """Plays the sessions of `feed` on `engine` and writes their rows to `sink`.
+
+    arrivals: also write each answer's token timeline, which costs time per decode step.
+    progress: called after each answered turn.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        feed: SessionFeed,
+        sink: RowSink,
+        *,
+        pace: Pace | None = None,
+        max_turns: int | None = None,
+        arrivals: bool = True,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine = engine
+        self._feed = feed
+        self._sink = sink
+        self._pace = pace or Pace()
+        self._max_turns = max_turns
+        self._arrivals = arrivals
+        self._progress = progress
+        self._heap: list[tuple[int, int, _Playing]] = []
+        self._order = 0
+        self._active = 0
+        self._start_ns: int | None = None
+        self._start_may_have_come = True
+        self._requests = 0
+        self._in_flight: dict[int, tuple[_Playing, PlannedTurn]] = {}
+
+    def run(self) -> None:
+        """Play everything to its end."""
+        engine, heap = self._engine, self._heap
+        now_ns = 0
+        while True:
+            if self._start_may_have_come:
+                self._start_sessions(now_ns)
+            engine_ns = engine.next_event_ns()
+            next_ns = heap[0][0] if heap else self._start_ns
+            if self._start_ns is not None and next_ns is not None and self._start_ns < next_ns:
+                next_ns = self._start_ns
+            # The engine goes first at equal times: what an answer releases is then due at that same time.
+            if engine_ns is not None and (next_ns is None or engine_ns <= next_ns):
+                now_ns = max(now_ns, engine_ns)
+                for emission in engine.advance(now_ns):
+                    self._take(emission)
+            elif next_ns is None:
+                return
+            else:
+                now_ns = max(now_ns, next_ns)
+                self._start_may_have_come = next_ns == self._start_ns
+                if heap and heap[0][0] <= now_ns:
+                    self._submit_due(now_ns)
+
+    def _start_sessions(self, now_ns: int) -> None:
+        self._start_may_have_come = False
+        while (start_ns := self._feed.next_start_ns(self._active, now_ns)) is not None and start_ns <= now_ns:
+            session = self._feed.take()
+            player = SessionPlayer(session, start_ns=start_ns, pace=self._pace, max_turns=self._max_turns)
+            self._active += 1
+            playing = _Playing(player, PromptPlanner(session))
+            self._wake(playing)
+            self._close_if_finished(playing)
+        self._start_ns = start_ns
+
+    def _wake(self, playing: _Playing) -> None:
+        """Put the session on the heap for its next due turn, if it has one."""
+        due_ns = playing.player.next_due_ns()
+        if due_ns is not None:
+            self._order += 1
+            heappush(self._heap, (due_ns, self._order, playing))
+
+    def _close_if_finished(self, playing: _Playing) -> None:
+        if playing.player.finished:
+            self._active -= 1
+            self._start_may_have_come = True
+            for planned in playing.player.unsent():
+                self._sink.add_request(skipped_row(planned))
+
+    def _submit_due(self, now_ns: int) -> None:
+        _, _, playing = heappop(self._heap)
+        for planned in playing.player.take_due(now_ns):
+            turn = planned.turn
+            self._requests += 1
+            self._in_flight[self._requests] = (playing, planned)
+            request = EngineRequest(
+                request_id=self._requests,
+                session_id=turn.session_id,
+                turn_id=turn.turn_id,
+                context_id=f"{turn.session_id}/{turn.agent_id or ''}",
+                prompt_runs=playing.planner.plan(turn).runs,
+                input_tokens=turn.input_tokens,
+                output_tokens=asked_tokens(turn),
+            )
+            self._engine.submit(request, now_ns)
+        self._wake(playing)
+
+    def _take(self, emission: FirstToken | Finished | Rejected) -> None:
+        if isinstance(emission, FirstToken):
+            return
+        playing, planned = self._in_flight.pop(emission.request_id)
+        player = playing.player
+        waits_until_ns = player.next_due_ns()
+        row = planned_row(planned)
+        row.sent_ns = planned.scheduled_ns
+        row.end_ns = emission.at_ns
+        if isinstance(emission, Rejected):
+            row.status, row.error = "failed", f"{emission.code}: {emission.message}"
+            player.fail(planned)
+        else:
+            self._fill(row, emission)
+            for tool_call in player.complete(planned, emission.at_ns):
+                self._sink.add_tool_call(tool_call)
+        self._sink.add_request(row)
+        self._progress()
+        due_ns = player.next_due_ns()
+        if due_ns is not None and (waits_until_ns is None or due_ns < waits_until_ns):
+            self._wake(playing)
+        self._close_if_finished(playing)
+
+    def _fill(self, row: RequestRow, done: Finished) -> None:
+        row.first_token_ns = done.first_token_at_ns
+        row.queue_ns, row.prefill_ns = done.phases.queue_ns, done.phases.prefill_ns
+        row.handoff_ns, row.decode_ns = done.phases.handoff_ns, done.phases.decode_ns
+        row.client_ns = 0
+        row.sent_tokens = row.reported_input_tokens = row.input_tokens
+        row.cached_tokens = done.cached_tokens
+        row.output_tokens = row.reported_output_tokens = done.output_tokens
+        row.steps, row.replica = done.steps, done.replica
+        if self._arrivals:
+            put_arrivals(row, done.arrivals())

@@ -1,0 +1,170 @@
+"""The wall-clock driver: the session players against an OpenAI-compatible endpoint, with asyncio.
+
+Parsing and token counting happen in one worker thread after an answer has ended; the loop that stamps
+arrivals only plans, builds and sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
+
+from agentload._answers import ParsedAnswer, parse_answer
+from agentload._feed import SessionFeed
+from agentload._http_client import Answer, StampingClient
+from agentload._messages import RequestBuilder
+from agentload._player import Pace, PlannedTurn, SessionPlayer
+from agentload._rows import RowSink, planned_row, put_arrivals, skipped_row
+from agentload_simbackend import Arrival
+from agentload_traces import RequestRow, Session
+
+_NS_PER_S = 1_000_000_000
+
+BUILD_AHEAD_NS = 30_000_000
+"""A request's body is built this long before it is due, so that building it delays nothing."""
+
+
+_WHENEVER_NS = 1 << 63
+
+
+class WallRun:
+    """Plays the sessions of `feed` against `base_url` (without `/v1`) and writes their rows to `sink`.
+
+    clock_start_ns: where the run's clock starts; a resumed run goes on after its last row.
+    progress: called after each answered turn.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        feed: SessionFeed,
+        sink: RowSink,
+        *,
+        seed: int,
+        model: str,
+        headers: dict[str, str],
+        pace: Pace | None = None,
+        max_turns: int | None = None,
+        clock_start_ns: int = 0,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._url = f"{base_url}/v1/chat/completions"
+        self._feed = feed
+        self._sink = sink
+        self._seed = seed
+        self._model = model
+        self._client = StampingClient(headers=headers)
+        self._pace = pace or Pace()
+        self._max_turns = max_turns
+        self._progress = progress
+        self._origin_ns = perf_counter_ns() - clock_start_ns
+
+    def _now_ns(self) -> int:
+        return perf_counter_ns() - self._origin_ns
+
+    async def run(self) -> None:
+        """Play everything to its end. When cancelled, rows of whole turns are already with the sink."""
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentload-parse") as self._parser:
+            async with self._client:
+                await self._play_feed()
+
+    async def _play_feed(self) -> None:
+        active: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                start_ns = self._feed.next_start_ns(len(active), self._now_ns())
+                if start_ns is None and not active:
+                    return
+                if start_ns is not None and start_ns - BUILD_AHEAD_NS <= self._now_ns():
+                    task = group.create_task(self._play(self._feed.take(), start_ns))
+                    active.add(task)
+                    task.add_done_callback(active.discard)
+                elif active:
+                    wait_s = None if start_ns is None else self._until(start_ns - BUILD_AHEAD_NS)
+                    await asyncio.wait(active, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                elif start_ns is not None:
+                    await self._sleep_until(start_ns - BUILD_AHEAD_NS)
+
+    def _until(self, at_ns: int) -> float:
+        return max(0, at_ns - self._now_ns()) / _NS_PER_S
+
+    async def _sleep_until(self, at_ns: int) -> None:
+        # Event loops wake up to a millisecond early, and a turn is never sent before it is due.
+        while self._now_ns() < at_ns:  # noqa: ASYNC110 (waits for a time, not for an event)
+            await asyncio.sleep(self._until(at_ns))
+
+    async def _play(self, session: Session, start_ns: int) -> None:
+        player = SessionPlayer(session, start_ns=start_ns, pace=self._pace, max_turns=self._max_turns)
+        builder = RequestBuilder(session, seed=self._seed, model=self._model)
+        sending: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as group:
+            while not player.finished:
+                # Released turns are taken at once; each waits for its time by itself.
+                for planned in player.take_due(_WHENEVER_NS):
+                    task = group.create_task(self._send(player, builder, planned))
+                    sending.add(task)
+                    task.add_done_callback(sending.discard)
+                await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
+        for planned in player.unsent():
+            self._sink.add_request(skipped_row(planned))
+
+    async def _send(self, player: SessionPlayer, builder: RequestBuilder, planned: PlannedTurn) -> None:
+        turn = planned.turn
+        await self._sleep_until(planned.scheduled_ns - BUILD_AHEAD_NS)
+        built = builder.build(turn)
+        headers = {"x-session-id": turn.session_id, "x-agentload-turn-id": turn.turn_id}
+        if turn.agent_id is not None:
+            headers["x-agentload-agent-id"] = turn.agent_id
+        await self._sleep_until(planned.scheduled_ns)
+        answer = await self._client.post(self._url, built.body, headers)
+        last_byte_ns = (answer.marks[-1].at_ns if answer.marks else answer.end_ns) - self._origin_ns
+        loop = asyncio.get_running_loop()
+        row = planned_row(planned)
+        row.sent_tokens = built.sent_tokens
+        if answer.status == 200 and answer.error is None:
+            parsed = await loop.run_in_executor(self._parser, parse_answer, answer)
+        else:
+            parsed = parse_answer(answer)
+        self._fill(row, answer, parsed, last_byte_ns)
+        if row.status == "ok":
+            for tool_call in player.complete(planned, last_byte_ns):
+                self._sink.add_tool_call(tool_call)
+        else:
+            player.fail(planned)
+        self._sink.add_request(row)
+        self._sink.tick(self._now_ns())
+        self._progress()
+
+    def _fill(self, row: RequestRow, answer: Answer, parsed: ParsedAnswer, end_ns: int) -> None:
+        assert row.scheduled_ns is not None
+        row.http_status = answer.status
+        row.sent_ns = answer.sent_ns - self._origin_ns
+        row.end_ns = end_ns
+        row.output_tokens = parsed.output_tokens
+        if parsed.error is not None:
+            row.status, row.error = "failed", parsed.error
+        elif not parsed.arrivals:
+            row.status, row.error = "failed", "the answer has no tokens"
+        if parsed.usage is not None:
+            row.reported_input_tokens = parsed.usage.prompt_tokens
+            row.reported_output_tokens = parsed.usage.completion_tokens
+            if parsed.usage.prompt_tokens_details is not None:
+                row.cached_tokens = parsed.usage.prompt_tokens_details.cached_tokens
+        if not parsed.arrivals:
+            return
+        row.first_token_ns = parsed.arrivals[0].at_ns - self._origin_ns
+        put_arrivals(row, [Arrival(at - self._origin_ns, tokens) for at, tokens in parsed.arrivals])
+        total_ns = end_ns - row.scheduled_ns
+        timing = parsed.timing
+        if timing is None:
+            row.first_token_wait_ns = row.first_token_ns - row.sent_ns
+            row.decode_ns = end_ns - row.first_token_ns
+            row.client_ns = total_ns - row.first_token_wait_ns - row.decode_ns
+            return
+        row.queue_ns, row.prefill_ns = timing.queue_ns, timing.prefill_ns
+        row.handoff_ns, row.decode_ns = timing.handoff_ns, timing.decode_ns
+        row.steps, row.replica = timing.steps, timing.replica
+        told_ns = timing.queue_ns + timing.prefill_ns + timing.handoff_ns + timing.decode_ns
+        row.client_ns = total_ns - told_ns

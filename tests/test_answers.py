@@ -1,0 +1,141 @@
+"""Reading answers: tokens by arrival, usage, and everything that endpoints get wrong."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentload._answers import parse_answer
+from agentload._http_client import Answer, Mark
+from agentload_traces import count_tokens
+
+
+def _event(text: str | None = None, finish: str | None = None, **extra: object) -> bytes:
+    delta = {} if text is None else {"content": text}
+    chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **extra}
+    return f"data: {json.dumps(chunk)}\n\n".encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def _answer(parts: list[bytes], **fields: object) -> Answer:
+    """An answer whose parts came in one read each, 1 us apart."""
+    marks, total = [], 0
+    for number, part in enumerate(parts):
+        total += len(part)
+        marks.append(Mark(1_000 * (number + 1), total))
+    values = {"status": 200, "content_type": "text/event-stream", "error": None, **fields}
+    return Answer(body=b"".join(parts), marks=marks, sent_ns=0, end_ns=10**6, **values)  # type: ignore[arg-type]
+
+
+def test_tokens_by_the_read_that_brought_them() -> None:
+    parsed = parse_answer(
+        _answer([_event(" one two"), _event(" three") + _event(" four"), _event(None, "stop") + DONE])
+    )
+    assert [(a.at_ns, a.tokens) for a in parsed.arrivals] == [(1_000, 2), (2_000, 2)]
+    assert (parsed.output_tokens, parsed.error) == (4, None)
+
+
+def test_an_event_split_over_two_reads_arrives_with_the_second() -> None:
+    event = _event(" one two three")
+    parsed = parse_answer(_answer([event[:20], event[20:], _event(None, "stop")]))
+    assert [(a.at_ns, a.tokens) for a in parsed.arrivals] == [(2_000, 3)]
+
+
+@given(text=st.text(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
+def test_tokens_sum_to_the_count_of_the_whole_text(text: str, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(places)]
+    parsed = parse_answer(_answer([_event(piece) for piece in pieces] + [_event(None, "stop")]))
+    assert parsed.error is None
+    assert parsed.output_tokens == count_tokens(text) == sum(a.tokens for a in parsed.arrivals)
+
+
+def test_usage_and_the_simulators_timing() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
+    timing = {"queue_ns": 1, "prefill_ns": 2, "handoff_ns": 3, "decode_ns": 4, "steps": 1, "replica": 0}
+    last = f"data: {json.dumps({'choices': [], 'usage': usage, 'agentload': timing})}\n\n".encode()
+    parsed = parse_answer(_answer([_event(" a"), _event(None, "stop"), last, DONE]))
+    assert parsed.usage is not None
+    assert parsed.usage.prompt_tokens_details is not None
+    assert (parsed.usage.prompt_tokens, parsed.usage.prompt_tokens_details.cached_tokens) == (9, 4)
+    assert parsed.timing is not None
+    assert parsed.timing.handoff_ns == 3
+
+
+def test_reasoning_and_tool_call_fragments_are_tokens_too() -> None:
+    reasoning = {"choices": [{"delta": {"reasoning_content": " think hard"}}]}
+    call = {"function": {"name": "shell", "arguments": '{"input"'}}
+    calling = {"choices": [{"delta": {"tool_calls": [{"index": 0, **call}]}}]}
+    parts = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in (reasoning, calling)]
+    parsed = parse_answer(_answer([*parts, _event(None, "tool_calls")]))
+    assert parsed.error is None
+    assert parsed.output_tokens == count_tokens(' think hardshell{"input"')
+
+
+def test_comments_crlf_and_other_fields_are_legal() -> None:
+    crlf = (b": ping\n\nid: 7\nevent: message\n" + _event(" one") + _event(None, "stop") + DONE).replace(
+        b"\n", b"\r\n"
+    )
+    for body in (crlf, crlf.replace(b"\r\n", b"\n")):
+        parsed = parse_answer(_answer([body]))
+        assert (parsed.output_tokens, parsed.error) == (1, None)
+
+
+def test_an_answer_that_is_not_streamed() -> None:
+    body = {
+        "choices": [{"message": {"content": " one two"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
+    parsed = parse_answer(_answer([json.dumps(body).encode()], content_type="application/json"))
+    assert (parsed.output_tokens, parsed.error) == (2, None)
+    assert [a.tokens for a in parsed.arrivals] == [2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (_answer([b'{"error":{"message":"slow down","code":"x"}}'], status=429), "HTTP 429: slow down"),
+        (_answer([b"<html>\n<b>Bad</b>"], status=502), "HTTP 502: <html> <b>Bad</b>"),
+        (_answer([b""], status=500), "HTTP 500: no message"),
+        (_answer([b'{"detail":[]}'], status=422), "HTTP 422: {'detail': []}"),
+        (_answer([_event(" a"), b"data: {oops\n\n"]), "event 2 of the stream is not a completion chunk: "),
+        (_answer([_event(" a"), b"data: [1]\n\n"]), "event 2 of the stream is not a completion chunk: "),
+        (_answer([b"data: \xff\xfe\n\n"]), "event 1 of the stream is not a completion chunk: "),
+        (
+            _answer([b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n']),
+            "event 1 of the stream is not",
+        ),
+        (_answer([_event(" a"), DONE]), "the stream ended without a finish reason"),
+        (_answer([_event(" a"), _event(None, "stop")[:-1]]), "the stream ended without a finish reason"),
+        (_answer([b'data: {"error":{"message":"died"}}\n\n']), "error in the stream: died"),
+        (
+            _answer([b"\x00\x01"], content_type="text/html"),
+            "the answer is neither a stream nor a completion (text/html)",
+        ),
+        (_answer([b"{}"], content_type="application/json"), "the answer has no finish reason"),
+        (_answer([_event(" a")], error="the stream was cut off before its end"), "the stream was cut off"),
+        (_answer([], status=None, error="cannot connect"), "cannot connect"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(answer: Answer, error: str) -> None:
+    parsed = parse_answer(answer)
+    assert parsed.error is not None
+    assert parsed.error.startswith(error)
+    assert "\n" not in parsed.error
+
+
+@given(body=st.binary(max_size=200), streamed=st.booleans(), status=st.sampled_from([200, 500]))
+def test_no_bytes_raise(body: bytes, streamed: bool, status: int) -> None:
+    content_type = "text/event-stream" if streamed else "application/json"
+    assert parse_answer(_answer([body], content_type=content_type, status=status)).error is not None
+
+
+def test_what_came_before_an_error_is_kept() -> None:
+    parsed = parse_answer(_answer([_event(" one two"), b"data: {oops\n\n", _event(" three")]))
+    assert parsed.output_tokens == 2

@@ -1,0 +1,54 @@
+"""The documentation shows only commands that work.
+
+Each `$ agentload ...` or `$ python examples/...` of a console block is run, in the order of its page, in a
+folder that holds a copy of the samples and examples.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def shown_commands(page: Path) -> list[str]:
+    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [line[2:].strip() for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def with_commands() -> list[Path]:
+    return [page for page in PAGES if shown_commands(page)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", with_commands(), ids=lambda page: page.name)
+def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "traces/samples", tmp_path / "traces/samples")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    scripts = Path(sys.executable).parent
+    for shown in shown_commands(page):
+        words = shlex.split(shown, comments=True)
+        if words[0] == "make":
+            continue
+        assert words[0] in {"agentload", "python"}, f"{page.name} shows {shown!r}, which nothing here runs"
+        words[0] = sys.executable if words[0] == "python" else str(scripts / "agentload")
+        done = subprocess.run(
+            words, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        assert done.returncode == 0, f"{page.name}: {shown}\n{done.stdout}\n{done.stderr}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http://", "https://", "mailto:")):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"

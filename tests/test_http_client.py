@@ -1,0 +1,204 @@
+"""The stamping HTTP client against servers that answer byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from time import perf_counter_ns
+
+import pytest
+
+from agentload._http_client import Answer, StampingClient
+
+Handler = Callable[[asyncio.StreamWriter, int], Awaitable[None]]
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+@asynccontextmanager
+async def serve(handler: Handler) -> AsyncIterator[str]:
+    """A server that hands each request's writer, and its number on the connection, to `handler`."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = 0
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:")
+                )
+                await reader.readexactly(length)
+                await handler(writer, number)
+                number += 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}/"
+
+
+async def post(handler: Handler, times: int = 1) -> list[Answer]:
+    async with serve(handler) as url, StampingClient() as client:
+        return [await client.post(url, b"{}", {}) for _ in range(times)]
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+    # A turn of the loop, so that the client reads what was sent before more is.
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("with_head", [0, 1, 3])
+async def test_each_read_of_a_chunked_body_is_stamped(with_head: int) -> None:
+    events = [b"data: %d\n\n" % number for number in range(6)]
+
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD + b"".join(chunk(e) for e in events[:with_head]))
+        for event in events[with_head:]:
+            await _send(writer, chunk(event))
+        await _send(writer, b"0\r\n\r\n")
+
+    before = perf_counter_ns()
+    for answer in await post(handler, times=3):
+        assert answer.error is None
+        assert answer.body == b"".join(events)
+        sizes = [mark.body_bytes for mark in answer.marks]
+        assert sizes == sorted(sizes)
+        assert sizes[-1] == len(answer.body)
+        assert len(set(sizes)) >= 6 - with_head
+        times = [mark.at_ns for mark in answer.marks]
+        assert times == sorted(times)
+        assert before <= answer.sent_ns <= times[0]
+        assert times[-1] <= answer.end_ns
+        before = answer.end_ns
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+async def test_the_end_of_the_body_may_come_in_pieces(cut: int) -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD)
+        await _send(writer, chunk(b"data: x\n\n") + b"0\r\n\r\n"[:cut])
+        for number in range(cut, 5):
+            await _send(writer, b"0\r\n\r\n"[number : number + 1])
+
+    for answer in await post(handler, times=2):
+        assert (answer.error, answer.body) == (None, b"data: x\n\n")
+
+
+async def test_trailers_after_the_body() -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD)
+        await _send(writer, chunk(b"data: x\n\n"))
+        await _send(writer, b"0\r\nX-Took: 1\r\n\r\n")
+
+    (answer,) = await post(handler)
+    assert (answer.error, answer.body) == (None, b"data: x\n\n")
+
+
+@pytest.mark.parametrize("event", [b"data: x\n\n", b"data: x\r\n\r\n", b"data: x\r\r"])
+async def test_line_ends_of_events_do_not_matter(event: bytes) -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD)
+        for _i in range(3):
+            await _send(writer, chunk(event))
+        await _send(writer, b"0\r\n\r\n")
+
+    (answer,) = await post(handler)
+    assert (answer.error, answer.body) == (None, event * 3)
+
+
+async def test_a_body_with_a_length_and_one_that_ends_with_the_connection() -> None:
+    async def with_length(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, b"HTTP/1.1 500 Oops\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nabc")
+        await _send(writer, b"def")
+
+    async def until_close(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(
+            writer, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        )
+        await _send(writer, b"data: x\n\n")
+        writer.close()
+
+    first, again = await post(with_length, times=2)
+    assert (
+        (first.status, first.body, first.error)
+        == (again.status, again.body, again.error)
+        == (500, b"abcdef", None)
+    )
+    (closed,) = await post(until_close)
+    assert (closed.status, closed.body, closed.error) == (200, b"data: x\n\n", None)
+    assert closed.marks[-1].body_bytes == len(closed.body)
+
+
+async def test_a_cut_stream_keeps_what_came() -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD)
+        await _send(writer, chunk(b"data: 1\n\n"))
+        await _send(writer, chunk(b"data: 2\n\n")[:-4])
+        writer.close()
+
+    (answer,) = await post(handler)
+    assert answer.error == "the stream was cut off before its end"
+    assert answer.status == 200
+    assert answer.body.startswith(b"data: 1\n\n")
+    assert answer.marks
+
+
+async def test_a_stale_connection_is_tried_once_more() -> None:
+    answered = 0
+
+    async def handler(writer: asyncio.StreamWriter, number: int) -> None:
+        nonlocal answered
+        if number:
+            writer.close()
+            return
+        answered += 1
+        await _send(writer, HEAD + chunk(b"data: x\n\n") + b"0\r\n\r\n")
+
+    answers = await post(handler, times=3)
+    assert [answer.error for answer in answers] == [None] * 3
+    assert answered == 3
+
+
+async def test_an_endpoint_that_never_answers_fails_in_one_line() -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        writer.close()
+
+    (answer,) = await post(handler)
+    assert (answer.status, answer.error) == (None, "the endpoint closed the connection without an answer")
+
+
+async def test_an_unreachable_endpoint_fails_in_one_line() -> None:
+    async with serve(lambda *_: asyncio.sleep(0)) as url:
+        pass
+    async with StampingClient() as client:
+        answer = await client.post(url, b"{}", {})
+    assert answer.status is None
+    assert answer.error is not None
+    assert "\n" not in answer.error
+
+
+async def test_answers_of_many_connections_are_kept_apart() -> None:
+    async def handler(writer: asyncio.StreamWriter, number: int) -> None:
+        await _send(writer, HEAD)
+        for _ in range(5):
+            await _send(writer, chunk(b"data: %d\n\n" % number))
+        await _send(writer, b"0\r\n\r\n")
+
+    async with serve(handler) as url, StampingClient() as client:
+        for number in range(3):
+            answers = await asyncio.gather(*(client.post(url, b"{}", {}) for _ in range(8)))
+            for answer in answers:
+                assert answer.body == b"data: %d\n\n" % number * 5
+                assert answer.marks[-1].body_bytes == len(answer.body)
