@@ -5,8 +5,9 @@ with each other, so n of them are n tokens wherever the text is cut. Token i of 
 depend on how much is asked for: two prompts that use the same key share their beginning, token by token.
 
 The words (`_filler_words.txt`) are those tokens of o200k_base, in the order of the vocabulary, that are a
-space and at least four lower-case letters, stand in both word lists of the package `english-words` (MIT;
-Webster's Second and GCIDE), and are not offensive by the list of `better-profanity` (MIT) and by eye.
+space and at least four lower-case letters, stand in the word list `web2` (Webster's Second International,
+in the public domain; from the package `english-words` 2.0.2, MIT), and are not offensive by the list of
+`better-profanity` 0.7.0 (MIT) and by eye.
 """
 
 from __future__ import annotations
