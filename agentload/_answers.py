@@ -5,13 +5,12 @@ Runs after the stream has ended, off the replayer's hot path.
 
 from __future__ import annotations
 
-import bisect
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from agentload._http_client import Answer, Mark
+from agentload._http_client import Answer, Marks
 from agentload_simbackend import Arrival
 from agentload_traces import count_tokens
 
@@ -49,7 +48,7 @@ class _ToolCall(msgspec.Struct):
     function: _Function | None = None
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -57,6 +56,8 @@ class _Delta(msgspec.Struct):
 
     def text(self) -> str:
         """Everything in it that the model generated."""
+        if self.tool_calls is None and self.reasoning is None and self.reasoning_content is None:
+            return self.content or ""
         parts = [self.reasoning or self.reasoning_content or "", self.content or ""]
         for call in self.tool_calls or ():
             if call.function is not None:
@@ -64,13 +65,13 @@ class _Delta(msgspec.Struct):
         return "".join(parts)
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: str | None = None
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: Usage | None = None
     agentload: Timing | None = None
@@ -118,7 +119,7 @@ def _parse_whole(answer: Answer) -> ParsedAnswer:
         return ParsedAnswer([], 0, None, None, f"error in the answer: {_error_message(answer.body)}")
     text = "".join(choice.message.text() for choice in chunk.choices if choice.message)
     tokens = count_tokens(text)
-    at_ns = answer.marks[-1].at_ns if answer.marks else answer.end_ns
+    at_ns = answer.marks.at_ns[-1] if answer.marks.at_ns else answer.end_ns
     arrivals = [Arrival(at_ns, tokens)] if tokens else []
     finished = any(choice.finish_reason for choice in chunk.choices)
     error = answer.error or (None if finished else "the answer has no finish reason")
@@ -160,12 +161,10 @@ def _parse_stream(answer: Answer) -> ParsedAnswer:
 def _read_events(body: bytes, stream: _Stream) -> str | None:
     """Feed each whole event to `stream`; return what is wrong with the first bad one."""
     separator = b"\r\n\r\n" if b"\r\n\r\n" in body else b"\n\n"
-    position = 0
-    number = 0
-    while (end := body.find(separator, position)) >= 0:
-        event = body[position:end]
-        position = end + len(separator)
-        number += 1
+    step = len(separator)
+    end = 0
+    for number, event in enumerate(body.split(separator)[:-1]):
+        end += len(event) + step
         data = event[6:] if event.startswith(b"data: ") and b"\n" not in event else _data_of(event)
         if not data:
             continue
@@ -174,10 +173,11 @@ def _read_events(body: bytes, stream: _Stream) -> str | None:
         try:
             chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as failure:
-            return f"event {number} of the stream is not a completion chunk: {' '.join(str(failure).split())}"
+            reason = " ".join(str(failure).split())
+            return f"event {number + 1} of the stream is not a completion chunk: {reason}"
         if chunk.error is not None:
             return f"error in the stream: {_error_message(data)}"
-        stream.take(chunk, position)
+        stream.take(chunk, end)
     return None
 
 
@@ -187,7 +187,7 @@ def _data_of(event: bytes) -> bytes:
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
 
 
-def _arrivals(stream: _Stream, total: int, marks: list[Mark]) -> list[Arrival]:
+def _arrivals(stream: _Stream, total: int, marks: Marks) -> list[Arrival]:
     """Tokens by the read that completed their event.
 
     Deltas are counted one by one and scaled to the count of the whole text, since a token may be split
@@ -195,18 +195,23 @@ def _arrivals(stream: _Stream, total: int, marks: list[Mark]) -> list[Arrival]:
     """
     counts = [_piece_tokens(text) for text in stream.texts]
     whole = sum(counts)
-    if not whole or not marks:
+    times, sizes = marks
+    if not whole or not times:
         return []
-    sizes = [mark.body_bytes for mark in marks]
-    by_read: dict[int, int] = {}
+    arrivals = []
+    read, last = 0, len(times) - 1
     seen = given = 0
     for count, end in zip(counts, stream.ends, strict=True):
+        if sizes[read] < end:
+            if (arrived := seen * total // whole) > given:
+                arrivals.append(Arrival(times[read], arrived - given))
+                given = arrived
+            while read < last and sizes[read] < end:
+                read += 1
         seen += count
-        now = seen * total // whole
-        read = min(bisect.bisect_left(sizes, end), len(marks) - 1)
-        by_read[read] = by_read.get(read, 0) + now - given
-        given = now
-    return [Arrival(marks[read].at_ns, tokens) for read, tokens in by_read.items() if tokens]
+    if total > given:
+        arrivals.append(Arrival(times[read], total - given))
+    return arrivals
 
 
 def _error_message(body: bytes) -> str:

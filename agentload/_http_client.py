@@ -22,11 +22,14 @@ REQUEST_TIMEOUT_S = 600.0
 """A request that is not answered whole within this time has failed."""
 
 
-class Mark(NamedTuple):
-    """`body_bytes` bytes of an answer's body had arrived at `at_ns` (perf_counter)."""
+class Marks(NamedTuple):
+    """When an answer's body arrived: at `at_ns[i]` (perf_counter), `body_bytes[i]` bytes of it were there.
 
-    at_ns: int
-    body_bytes: int
+    Two lists, one entry a read, both ascending.
+    """
+
+    at_ns: list[int]
+    body_bytes: list[int]
 
 
 class Answer(NamedTuple):
@@ -35,7 +38,7 @@ class Answer(NamedTuple):
     status: int | None
     content_type: str
     body: bytes
-    marks: list[Mark]
+    marks: Marks
     sent_ns: int
     end_ns: int
     error: str | None
@@ -45,7 +48,7 @@ class _Recording:
     """What a connection notes of one answer: its marks, and the body that was parsed late."""
 
     def __init__(self) -> None:
-        self.marks: list[Mark] = []
+        self.marks = Marks([], [])
         self.late_body: list[bytes] = []
 
 
@@ -75,18 +78,19 @@ class _StampingHandler(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         now_ns = perf_counter_ns()
         kept = self._kept
-        if not data:
-            # aiohttp calls with nothing when it resumes its parser.
-            super().data_received(data)
-            return
-        if kept is None:
+        # aiohttp itself calls with no data when it resumes its parser.
+        if kept is None or not data:
             self._pass_on(now_ns, data)
             return
         kept.append((now_ns, data))
         self._kept_bytes += len(data)
         # A chunked body ends in an empty line; one that has them elsewhere is parsed more often, no worse.
+        if data.endswith(b"\r\n\r\n") or len(data) < 4 or self._kept_bytes > READ_BUFFER_BYTES:
+            self._look_for_end(data)
+
+    def _look_for_end(self, data: bytes) -> None:
         # The last bytes may come alone, so a short read looks back at the ones before.
-        tail = data if len(data) > 3 else b"".join(part for _, part in kept[-4:])
+        tail = data if len(data) > 3 else b"".join(part for _, part in (self._kept or [])[-4:])
         if tail.endswith(b"\r\n\r\n") or self._kept_bytes > READ_BUFFER_BYTES:
             self._hand_over()
 
@@ -104,17 +108,21 @@ class _StampingHandler(ResponseHandler):
             if b"\r\ntransfer-encoding: chunked" in head and not payload.is_eof():
                 self._drop_timeout()
                 self._kept = []
-        if payload.total_bytes:
-            self._recording.marks.append(Mark(at_ns, payload.total_bytes))
+        if data and payload.total_bytes:
+            self._recording.marks.at_ns.append(at_ns)
+            self._recording.marks.body_bytes.append(payload.total_bytes)
 
     def _hand_over(self) -> None:
         """Parse what was kept, and take the body out of the reader, which is slow for many small chunks."""
         kept, self._kept, self._kept_bytes = self._kept or [], None, 0
         payload = self._payload
+        assert payload is not None
+        times, sizes = self._recording.marks
+        parse = super().data_received
         for at_ns, data in kept:
-            self._pass_on(at_ns, data)
-        if payload is None:
-            return
+            parse(data)
+            times.append(at_ns)
+            sizes.append(payload.total_bytes)
         self._recording.late_body += payload._buffer
         payload._buffer.clear()
         payload._size = 0
@@ -189,7 +197,7 @@ class StampingClient:
             error = _reason(failure)
         end_ns = perf_counter_ns()
         if response is None:
-            return Answer(None, "", b"", [], sent_ns, end_ns, error)
+            return Answer(None, "", b"", Marks([], []), sent_ns, end_ns, error)
         recording = self._recordings.pop(id(response.content), _Recording())
         parts += recording.late_body
         if error is not None:

@@ -119,7 +119,7 @@ class WallRun:
             headers["x-agentload-agent-id"] = turn.agent_id
         await self._sleep_until(planned.scheduled_ns)
         answer = await self._client.post(self._url, built.body, headers)
-        last_byte_ns = (answer.marks[-1].at_ns if answer.marks else answer.end_ns) - self._origin_ns
+        last_byte_ns = (answer.marks.at_ns[-1] if answer.marks.at_ns else answer.end_ns) - self._origin_ns
         loop = asyncio.get_running_loop()
         row = planned_row(planned)
         row.sent_tokens = built.sent_tokens

@@ -85,7 +85,7 @@ async def replayer(url: str, streams: int, tokens: int) -> int:
                 answer = await client.post(f"{url}/v1/chat/completions", body(tokens), {})
                 parsed = await loop.run_in_executor(parser, parse_answer, answer)
                 assert (parsed.error, parsed.output_tokens) == (None, tokens), parsed
-                reads += len(answer.marks)
+                reads += len(answer.marks.at_ns)
 
             await asyncio.gather(*(one() for _ in range(streams)))
     return reads

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentload._answers import parse_answer
-from agentload._http_client import Answer, Mark
+from agentload._http_client import Answer, Marks
 from agentload_traces import count_tokens
 
 
@@ -25,10 +25,11 @@ DONE = b"data: [DONE]\n\n"
 
 def _answer(parts: list[bytes], **fields: object) -> Answer:
     """An answer whose parts came in one read each, 1 us apart."""
-    marks, total = [], 0
+    marks, total = Marks([], []), 0
     for number, part in enumerate(parts):
         total += len(part)
-        marks.append(Mark(1_000 * (number + 1), total))
+        marks.at_ns.append(1_000 * (number + 1))
+        marks.body_bytes.append(total)
     values = {"status": 200, "content_type": "text/event-stream", "error": None, **fields}
     return Answer(body=b"".join(parts), marks=marks, sent_ns=0, end_ns=10**6, **values)  # type: ignore[arg-type]
 
