@@ -28,12 +28,14 @@ class PlannedTurn(NamedTuple):
     """A turn with the place and time that its session gives it.
 
     position: place in the session. turn_index: position among the turns of the same agent.
+    session_turns: how many turns of the session are played.
     tool_ns, think_ns: what lies between the end of the gate's response and `scheduled_ns`.
     """
 
     position: int
     turn: Turn
     turn_index: int
+    session_turns: int
     agent_depth: int
     gate_turn_id: str | None
     scheduled_ns: int
@@ -133,6 +135,7 @@ class SessionPlayer:
             index,
             self._turns[index],
             turn_index,
+            len(self._turns),
             agent_depth,
             None if gate is None else self._turns[gate].turn_id,
             scheduled_ns,

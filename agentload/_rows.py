@@ -34,6 +34,7 @@ def planned_row(planned: PlannedTurn) -> RequestRow:
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         turn_index=planned.turn_index,
+        session_turns=planned.session_turns,
         agent_id=turn.agent_id,
         agent_depth=planned.agent_depth,
         trigger=turn.trigger,

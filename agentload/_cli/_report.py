@@ -8,8 +8,6 @@ import click
 
 from agentload._cli._console import report_console
 
-from agentload._cli._console import report_console
-
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))

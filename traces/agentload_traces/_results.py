@@ -29,6 +29,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
     """One turn of a run. `None` is unknown or does not apply.
 
     turn_index: 0-based position of the turn among those of its agent in its session.
+    session_turns: how many turns the run was to play of this session. A session with fewer rows was cut off.
     gate_turn_id: the turn whose end (tool calls included) released this one last; `None` if none did.
     scheduled_ns: when the turn was due. Open-loop and closed-loop latencies count from here.
     input_tokens / output_tokens_asked: what the trace asks for. sent_tokens: what went into the request.
@@ -42,6 +43,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
     session_id: str
     turn_id: str
     turn_index: int
+    session_turns: int | None = None
     agent_id: str | None = None
     agent_depth: int = 0
     trigger: str | None = None
