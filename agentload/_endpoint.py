@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from agentload_traces import AgentloadError
 
@@ -19,6 +20,9 @@ API_KEY_VARIABLE = "AGENTLOAD_API_KEY"
 """Environment variable that holds the endpoint's key; it is sent, but never logged or written to a run."""
 
 _PROBE_TIMEOUT_S = 30
+
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+# The replay does not go through the environment's proxies, so the probe must not either.
 
 
 class Endpoint(NamedTuple):
@@ -32,30 +36,60 @@ class Endpoint(NamedTuple):
 def probe_endpoint(url: str, model: str | None) -> Endpoint:
     """Make sure that an endpoint answers, and take its first model if none is named.
 
-    Raises `AgentloadError` if it cannot be reached, or if no model is named and it lists none.
+    Raises `AgentloadError` if the URL or the key is wrong, if the endpoint cannot be reached or does not
+    speak HTTP, or if no model is named and it lists none.
     """
-    base_url = url.rstrip("/").removesuffix("/v1")
-    key = os.environ.get(API_KEY_VARIABLE)
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    base_url = _checked(url)
+    if model is not None and not model.isprintable():
+        raise AgentloadError(f"--model {model!r}: holds characters that are no text")
+    headers = _authorization()
     listing = f"{base_url}/v1/models"
     try:
         request = urllib.request.Request(listing, headers=headers)
-        with urllib.request.urlopen(request, timeout=_PROBE_TIMEOUT_S) as response:
-            found = json.load(response)["data"][0]["id"]
+        with _open(request, timeout=_PROBE_TIMEOUT_S) as response:
+            found, what = _first_model(response.read()), "no list of models"
     except urllib.error.HTTPError as error:
-        found = None
-        what = f"HTTP {error.code}"
-    except (OSError, ValueError) as error:
-        if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
-            found, what = None, "no JSON"
-        else:
-            reason = getattr(error, "reason", error)
-            raise AgentloadError(f"cannot reach {base_url}: {reason}") from None
-    except (LookupError, TypeError):
-        found, what = None, "no model"
-    if model is None and not isinstance(found, str):
+        found, what = None, f"HTTP {error.code}"
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise AgentloadError(f"cannot reach {base_url}: {reason}") from None
+    except http.client.HTTPException as error:
+        raise AgentloadError(f"{base_url} does not speak HTTP: {' '.join(str(error).split())}") from None
+    if model is None and found is None:
         raise AgentloadError(f"{listing} answers {what}: name the model to ask for with --model")
-    return Endpoint(base_url, model or str(found), headers)
+    return Endpoint(base_url, model or found or "", headers)
+
+
+def _checked(url: str) -> str:
+    """The URL without `/v1`; raises `AgentloadError` if requests cannot be sent to it."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and not (parts.query or parts.fragment) and url.isascii() and url.isprintable()
+    except ValueError:
+        usable = False
+    if not usable or " " in url:
+        raise AgentloadError(f"{url!r}: not an endpoint; it must be http(s)://HOST[:PORT][/PATH]")
+    if "@" in parts.netloc:
+        raise AgentloadError(f"the URL of the endpoint holds a password; put the key into {API_KEY_VARIABLE}")
+    return url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+
+
+def _authorization() -> dict[str, str]:
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    if not key:
+        return {}
+    if not key.isascii() or not key.isprintable():
+        raise AgentloadError(f"{API_KEY_VARIABLE}: holds characters that cannot stand in a header")
+    return {"authorization": f"Bearer {key}"}
+
+
+def _first_model(body: bytes) -> str | None:
+    try:
+        found = json.loads(body)["data"][0]["id"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) and found.isprintable() else None
 
 
 @contextmanager
@@ -65,9 +99,11 @@ def simulator_process(deployment: str, seed: int) -> Iterator[str]:
     A process of its own, because a client and a server that share a core and a loop measure each other.
     """
     command = [sys.executable, "-m", "agentload", "serve", deployment]
-    command += ["--port", "0", "--seed", str(seed), "--json"]
+    command += ["--port", "0", "--seed", str(seed), "--json", "--until-stdin-ends"]
     # A group of its own, so that Ctrl-C reaches the replay alone, which then stops the server in order.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
             ready = process.stdout.readline()
@@ -77,5 +113,5 @@ def simulator_process(deployment: str, seed: int) -> Iterator[str]:
                 )
             yield str(json.loads(ready)["url"])
         finally:
-            process.send_signal(signal.SIGTERM)
+            # Its standard input ends here, and it stops.
             process.communicate()

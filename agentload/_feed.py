@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from agentload_traces import Session
+from agentload_traces import AgentloadError, Session
 
 _NS_PER_MS = 1_000_000
+
+_LATEST_NS = 1 << 62
+"""The latest start on a run's clock, whose times are 64-bit nanoseconds."""
 
 
 class SessionFeed(Protocol):
@@ -44,15 +47,24 @@ class ClosedLoop:
 class OpenLoop:
     """Each session starts at its recorded time, counted from the earliest; unknown times start at once.
 
+    first_start_ns: when the earliest starts on the run's clock; later than 0 when a run is resumed.
     Holds the whole trace in memory, for sessions need not lie in order of time in the file.
     """
 
-    def __init__(self, sessions: Iterable[Session], speed: float) -> None:
+    def __init__(self, sessions: Iterable[Session], speed: float, *, first_start_ns: int = 0) -> None:
         held = list(sessions)
         origin_ms = min((s.start_ms for s in held if s.start_ms is not None), default=0.0)
         starts = [
-            0 if s.start_ms is None else round((s.start_ms - origin_ms) * _NS_PER_MS / speed) for s in held
+            first_start_ns
+            + (0 if s.start_ms is None else round(min((s.start_ms - origin_ms) * _NS_PER_MS / speed, 1e30)))
+            for s in held
         ]
+        if max(starts, default=0) > _LATEST_NS:
+            days = max(starts) / 86_400e9
+            raise AgentloadError(
+                f"sessions start up to {days:.3g} days after the first (at this speed), a run's clock holds"
+                f" {_LATEST_NS / 86_400e9:.3g}: give a higher --speed, or --concurrency for a closed loop"
+            )
         # sorted() is stable: sessions of one start time keep the order of the trace.
         self._starts = sorted(zip(starts, held, strict=True), key=lambda start: start[0])
         self._position = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -18,8 +19,11 @@ from aiohttp.client_proto import ResponseHandler
 READ_BUFFER_BYTES = 64 << 20
 """How much unparsed answer one connection keeps before it is handed to the parser."""
 
-REQUEST_TIMEOUT_S = 600.0
-"""A request that is not answered whole within this time has failed."""
+IDLE_TIMEOUT_S = 600.0
+"""An answer of which nothing comes for this long has failed, unless the caller says otherwise."""
+
+_LOOK_S = 0.1
+"""How often a stream is looked at for an end that its last bytes did not show."""
 
 
 class Marks(NamedTuple):
@@ -36,7 +40,7 @@ class Answer(NamedTuple):
     """An answer as it came in. error: why it is not whole; `None` if it is."""
 
     status: int | None
-    content_type: str
+    headers: Mapping[str, str]
     body: bytes
     marks: Marks
     sent_ns: int
@@ -44,35 +48,45 @@ class Answer(NamedTuple):
     error: str | None
 
 
+class _BadFramingError(aiohttp.ClientPayloadError):
+    """A chunked body whose chunks cannot be told apart."""
+
+
 class _Recording:
     """What a connection notes of one answer: its marks, and the body that was parsed late."""
 
-    def __init__(self) -> None:
+    def __init__(self, handler: _StampingHandler) -> None:
         self.marks = Marks([], [])
         self.late_body: list[bytes] = []
+        self.handler = handler
 
 
 class _StampingHandler(ResponseHandler):
     """Stamps every read; hands chunked bodies to the parser late.
 
     registry: where the recording of each answer is put, by the identity of its payload.
+    idle_s: an answer of which nothing comes for so long has failed.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, registry: dict[int, _Recording]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, registry: dict[int, _Recording], idle_s: float
+    ) -> None:
         super().__init__(loop=loop)
         self._registry = registry
-        self._recording = _Recording()
-        self._previous: object = None
+        self._idle_s = idle_s
+        self._recording = _Recording(self)
+        self._known: object = None
         self._head = b""
         self._kept: list[tuple[int, bytes]] | None = None
         self._kept_bytes = 0
+        self._look_timer: asyncio.TimerHandle | None = None
 
     def set_response_params(self, **options: Any) -> None:
         """Called by aiohttp for each request on the connection, before it is sent."""
-        self._recording = _Recording()
-        self._previous = self._payload
+        self._recording = _Recording(self)
+        self._known = self._payload
         self._head = b""
-        self._kept, self._kept_bytes = None, 0
+        self._keep_no_more()
         super().set_response_params(**options)
 
     def data_received(self, data: bytes) -> None:
@@ -85,80 +99,129 @@ class _StampingHandler(ResponseHandler):
         kept.append((now_ns, data))
         self._kept_bytes += len(data)
         # A chunked body ends in an empty line; one that has them elsewhere is parsed more often, no worse.
-        if data.endswith(b"\r\n\r\n") or len(data) < 4 or self._kept_bytes > READ_BUFFER_BYTES:
-            self._look_for_end(data)
-
-    def _look_for_end(self, data: bytes) -> None:
-        # The last bytes may come alone, so a short read looks back at the ones before.
-        tail = data if len(data) > 3 else b"".join(part for _, part in (self._kept or [])[-4:])
-        if tail.endswith(b"\r\n\r\n") or self._kept_bytes > READ_BUFFER_BYTES:
-            self._hand_over()
+        # An end that looks otherwise is found when nothing more comes, see `_look`.
+        if data.endswith(b"\r\n\r\n") or self._kept_bytes > READ_BUFFER_BYTES:
+            self.hand_over()
 
     def _pass_on(self, at_ns: int, data: bytes) -> None:
         """Let aiohttp parse `data`, note how much body it brought, and see whether a chunked body began."""
-        started = self._payload is not self._previous
         super().data_received(data)
         payload = self._payload
-        if payload is None or payload is self._previous:
+        if payload is None:
             self._head += data
             return
-        if not started:
+        if payload is not self._known:
+            # An answer begins, perhaps after interim ones (100, 103).
+            self._known = payload
             self._registry[id(payload)] = self._recording
             head = (self._head + data).partition(b"\r\n\r\n")[0].lower()
             if b"\r\ntransfer-encoding: chunked" in head and not payload.is_eof():
-                self._drop_timeout()
-                self._kept = []
+                self._keep()
         if data and payload.total_bytes:
             self._recording.marks.at_ns.append(at_ns)
             self._recording.marks.body_bytes.append(payload.total_bytes)
 
-    def _hand_over(self) -> None:
+    def _keep(self) -> None:
+        # aiohttp would set a timer for every read that it parses; `_look` watches for silence instead.
+        self._drop_timeout()
+        self._read_timeout = None
+        self._kept = []
+        if self._look_timer is None:
+            self._look_timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def _keep_no_more(self) -> None:
+        self._kept, self._kept_bytes = None, 0
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+
+    def _look(self) -> None:
+        """Parse what has lain still for a while; see whether the endpoint has fallen silent."""
+        self._look_timer = None
+        if self._kept is None:
+            return
+        times = self._recording.marks.at_ns
+        last_ns = self._kept[-1][0] if self._kept else times[-1] if times else perf_counter_ns()
+        still_s = (perf_counter_ns() - last_ns) / 1e9
+        if self._kept and still_s > _LOOK_S / 2:
+            self.hand_over()
+        if still_s > self._idle_s:
+            self._on_read_timeout()
+        elif self._kept is not None:
+            self._look_timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def hand_over(self) -> None:
         """Parse what was kept, and take the body out of the reader, which is slow for many small chunks."""
-        kept, self._kept, self._kept_bytes = self._kept or [], None, 0
+        kept = self._kept
         payload = self._payload
-        assert payload is not None
+        if kept is None or payload is None:
+            return
+        self._kept, self._kept_bytes = [], 0
         times, sizes = self._recording.marks
         parse = super().data_received
         for at_ns, data in kept:
             parse(data)
             times.append(at_ns)
             sizes.append(payload.total_bytes)
+        if self._exception is not None and not payload.is_eof():
+            # aiohttp tells the next request on the connection, which closes, but not the reader of this one.
+            # What the reader was woken for stays with it: it looks for an error only after it has read.
+            payload.set_exception(_BadFramingError(self._exception))
+            self._keep_no_more()
+            return
         self._recording.late_body += payload._buffer
         payload._buffer.clear()
         payload._size = 0
-        if not payload.is_eof():
-            self._kept = []
+        if payload.is_eof():
+            self._keep_no_more()
 
     def eof_received(self) -> None:
-        if self._kept:
-            self._hand_over()
+        self.hand_over()
         super().eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._kept:
-            self._hand_over()
+        self.hand_over()
+        self._keep_no_more()
         super().connection_lost(exc)
+
+
+class _Reused:
+    """Whether a request went out on a connection that an earlier one had used."""
+
+    yes = False
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: Any, params: object) -> None:
+    context.trace_request_ctx.yes = True
 
 
 class StampingClient:
     """An HTTP client for streams whose arrival times matter; an async context manager.
 
-    Every time in its answers is `perf_counter_ns`.
+    Every time in its answers is `perf_counter_ns`. headers: sent with every request. idle_s: an answer of
+    which nothing comes for so long has failed.
     """
 
-    def __init__(self, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, *, headers: dict[str, str] | None = None, idle_s: float = IDLE_TIMEOUT_S) -> None:
         self._headers = headers or {}
+        self._idle_s = idle_s
         self._recordings: dict[int, _Recording] = {}
 
     async def __aenter__(self) -> StampingClient:
         connector = aiohttp.TCPConnector(limit=0)
         # aiohttp has no public way to choose its protocol class.
         connector._factory = functools.partial(  # type: ignore[assignment]
-            _StampingHandler, asyncio.get_running_loop(), self._recordings
+            _StampingHandler,
+            asyncio.get_running_loop(),
+            self._recordings,
+            self._idle_s,
         )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
+            trace_configs=[tracing],
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=self._idle_s),
             read_bufsize=READ_BUFFER_BYTES,
             auto_decompress=False,
             headers={"accept-encoding": "identity", **self._headers},
@@ -169,51 +232,69 @@ class StampingClient:
         await self._session.close()
 
     async def post(self, url: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """Send a JSON body; never raises for what the network or the endpoint does."""
-        answer = await self._post(url, body, headers)
-        if answer.status is None and answer.error == _STALE:
-            # The endpoint closed an idle connection as this request went out on it; nothing was answered.
-            answer = await self._post(url, body, headers)
+        """Send a JSON body once; never raises for what the network or the endpoint does.
+
+        An endpoint that closes an idle connection just as a request goes out on it has not seen the
+        request, so in that one case it goes out again; its time counts from the first attempt.
+        """
+        reused = _Reused()
+        answer = await self._post(url, body, headers, reused)
+        took_ns = answer.end_ns - answer.sent_ns
+        if answer.error == _CLOSED and answer.status is None and reused.yes and took_ns < _STALE_NS:
+            again = await self._post(url, body, headers, reused)
+            return again._replace(sent_ns=answer.sent_ns)
         return answer
 
-    async def _post(self, url: str, request: bytes, headers: dict[str, str]) -> Answer:
+    async def _post(self, url: str, request: bytes, headers: dict[str, str], reused: _Reused) -> Answer:
         response: aiohttp.ClientResponse | None = None
         parts: list[bytes] = []
         error: str | None = None
         headers = {"content-type": "application/json", **headers}
         sent_ns = perf_counter_ns()
         try:
-            async with (
-                asyncio.timeout(REQUEST_TIMEOUT_S),
-                self._session.post(url, data=request, headers=headers) as response,
-            ):
-                async for part in response.content.iter_any():
-                    parts.append(part)
+            async with self._session.post(
+                url, data=request, headers=headers, allow_redirects=False, trace_request_ctx=reused
+            ) as response:
+                try:
+                    async for part in response.content.iter_any():
+                        parts.append(part)
+                except BaseException:
+                    # Whatever broke it off, what had come by then is kept.
+                    if recording := self._recordings.get(id(response.content)):
+                        recording.handler.hand_over()
+                    raise
         except TimeoutError:
-            error = f"no whole answer within {REQUEST_TIMEOUT_S:g} s"
+            error = f"nothing came from the endpoint for {self._idle_s:g} s"
         except aiohttp.ServerDisconnectedError:
-            error = _STALE
-        except (aiohttp.ClientError, OSError) as failure:
+            error = _CLOSED
+        except (aiohttp.ClientError, OSError, ValueError) as failure:
             error = _reason(failure)
         end_ns = perf_counter_ns()
         if response is None:
-            return Answer(None, "", b"", Marks([], []), sent_ns, end_ns, error)
-        recording = self._recordings.pop(id(response.content), _Recording())
-        parts += recording.late_body
+            return Answer(None, {}, b"", Marks([], []), sent_ns, end_ns, error)
+        recording = self._recordings.pop(id(response.content), None)
+        marks = recording.marks if recording else Marks([], [])
+        parts += recording.late_body if recording else ()
         if error is not None:
             # A broken StreamReader refuses to be read, so what it still holds is taken as it stands.
             parts += response.content._buffer
-        content_type = response.headers.get("content-type", "")
-        body = b"".join(parts)
-        return Answer(response.status, content_type, body, recording.marks, sent_ns, end_ns, error)
+        return Answer(response.status, response.headers, b"".join(parts), marks, sent_ns, end_ns, error)
 
 
-_STALE = "the endpoint closed the connection without an answer"
+_CLOSED = "the endpoint closed the connection without an answer"
+
+_STALE_NS = 100_000_000
+"""A connection that is closed later than this after a request was closed by what the request did."""
 
 
 def _reason(failure: BaseException) -> str:
     """One line for a failed connection or stream."""
+    if isinstance(failure, _BadFramingError):
+        message = getattr(failure.args[0], "message", "") or str(failure.args[0])
+        return f"the stream is not valid HTTP: {message.splitlines()[0]}"
     if isinstance(failure, aiohttp.ClientPayloadError):
         return "the stream was cut off before its end"
-    text = " ".join(str(failure).split())
-    return text or type(failure).__name__
+    text = " ".join(str(failure).split()) or type(failure).__name__
+    if isinstance(failure, aiohttp.ClientResponseError):
+        return f"no valid HTTP answer: {' '.join(failure.message.split())}"
+    return text

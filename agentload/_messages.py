@@ -29,11 +29,20 @@ def asked_tokens(turn: Turn) -> int:
 
 
 class _Piece(NamedTuple):
-    """A message in the history: the prompt tokens and bytes it ends at; whether history may end here."""
+    """A message in the history.
 
+    token_start, text_end, token_end: the prompt tokens at which it starts, at which its text ends and
+    those of its tool calls begin, and at which it ends. byte_end: where it ends in the history.
+    calls: ids of the tool calls that it makes. answers: the call that it is the result of.
+    """
+
+    role: str
+    token_start: int
+    text_end: int
     token_end: int
     byte_end: int
-    closed: bool
+    calls: tuple[str, ...] = ()
+    answers: str | None = None
 
 
 class BuiltRequest(NamedTuple):
@@ -56,17 +65,35 @@ class _Conversation:
     def tokens(self) -> int:
         return self.pieces[-1].token_end if self.pieces else 0
 
-    def append(self, message: str, token_end: int, *, closed: bool) -> None:
+    def append(self, message: str, piece: _Piece) -> None:
         if self.history:
             self.history += b","
         self.history += message.encode()
-        self.pieces.append(_Piece(token_end, len(self.history), closed))
+        self.pieces.append(piece._replace(byte_end=len(self.history)))
 
-    def cut(self, tokens: int) -> None:
-        """Keep the leading messages within `tokens`, up to where no tool call waits for its result."""
-        while self.pieces and (self.pieces[-1].token_end > tokens or not self.pieces[-1].closed):
-            self.pieces.pop()
+    def text(self, role: str, text: str, end: int, answers: str | None = None) -> None:
+        """Append a message of text only that ends at token `end`."""
+        # Filler is lower-case words and spaces: nothing in it needs JSON escapes.
+        call = f'"tool_call_id":{json.dumps(answers)},' if answers else ""
+        piece = _Piece(role, self.tokens, end, end, 0, answers=answers)
+        self.append(f'{{"role":"{role}",{call}"content":"{text}"}}', piece)
+
+    def cut(self, tokens: int) -> _Piece | None:
+        """Keep the leading messages within `tokens`; return the first that goes beyond, if one does."""
+        beyond = None
+        while self.pieces and self.pieces[-1].token_end > tokens:
+            beyond = self.pieces.pop()
         del self.history[self.pieces[-1].byte_end if self.pieces else 0 :]
+        return beyond
+
+    def unanswered(self) -> list[str]:
+        """Ids of the last message's tool calls that have no result yet."""
+        answered = set()
+        for piece in reversed(self.pieces):
+            if piece.answers is None:
+                return [call for call in piece.calls if call not in answered]
+            answered.add(piece.answers)
+        return []
 
 
 class RequestBuilder:
@@ -94,19 +121,31 @@ class RequestBuilder:
         previous = conversation.previous
         if previous is None:
             system = int(total * SYSTEM_SHARE)
-            conversation.append(_message("system", self._text(prompt, 0, system)), system, closed=True)
+            conversation.text("system", self._text(prompt, 0, system), system)
         elif prompt.shared_tokens >= held:
             if total == held:
                 return
             answer = min(previous.output_tokens or 0, total - held - 1)
-            calls = self._answer(conversation, prompt, previous, held, held + answer)
-            if calls:
-                self._results(conversation, prompt, calls, turn, total)
-                return
+            self._answer(conversation, prompt, previous, held + answer)
+            self._results(conversation, prompt, turn)
         else:
-            conversation.cut(prompt.shared_tokens)
-        text = self._text(prompt, conversation.tokens, total)
-        conversation.append(_message("user", text), total, closed=True)
+            self._go_back(conversation, prompt, prompt.shared_tokens)
+        if not conversation.pieces or conversation.tokens < total or turn.trigger == "user":
+            conversation.text("user", self._text(prompt, conversation.tokens, total), total)
+
+    def _go_back(self, conversation: _Conversation, prompt: Prompt, shared: int) -> None:
+        """Cut the history back to the tokens that the prompt shares with it.
+
+        A message that is shared in part keeps that part, since equal tokens must stay equal text. Only
+        the tokens of a half-shared message's tool calls become plain text.
+        """
+        beyond = conversation.cut(shared)
+        if beyond is not None and conversation.tokens < min(shared, beyond.text_end):
+            end = min(shared, beyond.text_end)
+            text = self._text(prompt, beyond.token_start, end)
+            conversation.text(beyond.role, text, end, beyond.answers)
+        for call_id in conversation.unanswered():
+            conversation.text("tool", "", conversation.tokens, call_id)
 
     def _text(self, prompt: Prompt, start: int, end: int) -> str:
         """Text of the prompt's tokens [start, end)."""
@@ -122,18 +161,17 @@ class RequestBuilder:
             offset = stop
         return "".join(parts)
 
-    def _answer(
-        self, conversation: _Conversation, prompt: Prompt, previous: Turn, start: int, end: int
-    ) -> list[str]:
-        """Append the previous answer as an assistant message; return the ids of the calls it makes."""
+    def _answer(self, conversation: _Conversation, prompt: Prompt, previous: Turn, end: int) -> None:
+        """Append the previous answer as an assistant message that ends at token `end`."""
+        start = conversation.tokens
         calls = _fitting(previous.tool_calls, end - start)
         spare = (end - start) - sum(_overhead(call) for call in calls)
         words_each = spare // 2 // len(calls) if calls else 0
-        content_end = end - sum(_overhead(call) + words_each for call in calls)
-        fields = ['"role":"assistant"', f'"content":"{self._text(prompt, start, content_end)}"']
+        text_end = end - sum(_overhead(call) + words_each for call in calls)
+        fields = ['"role":"assistant"', f'"content":"{self._text(prompt, start, text_end)}"']
         ids = []
         rendered = []
-        position = content_end
+        position = text_end
         for number, call in enumerate(calls):
             position += _overhead(call)
             words = self._text(prompt, position, position + words_each)
@@ -147,30 +185,19 @@ class RequestBuilder:
             )
         if rendered:
             fields.append(f'"tool_calls":[{",".join(rendered)}]')
-        conversation.append("{" + ",".join(fields) + "}", end, closed=not calls)
-        return ids
+        piece = _Piece("assistant", start, text_end, end, 0, calls=tuple(ids))
+        conversation.append("{" + ",".join(fields) + "}", piece)
 
-    def _results(
-        self, conversation: _Conversation, prompt: Prompt, ids: list[str], turn: Turn, total: int
-    ) -> None:
-        """Append a result message for each call, sharing the new tokens; a user's turn adds its message."""
-        start = conversation.tokens
-        by_user = turn.trigger == "user"
-        share = 0 if by_user else (total - start) // len(ids)
+    def _results(self, conversation: _Conversation, prompt: Prompt, turn: Turn) -> None:
+        """Append a result for each call of the last message; unless a user speaks, they share what is new."""
+        ids = conversation.unanswered()
+        start, total = conversation.tokens, turn.input_tokens
+        share = 0 if turn.trigger == "user" or not ids else (total - start) // len(ids)
         for number, call_id in enumerate(ids):
             last = number == len(ids) - 1
-            end = total if last and not by_user else start + share
-            text = self._text(prompt, start, end)
-            message = f'{{"role":"tool","tool_call_id":{json.dumps(call_id)},"content":"{text}"}}'
-            conversation.append(message, end, closed=last)
+            end = total if last and share else start + share
+            conversation.text("tool", self._text(prompt, start, end), end, call_id)
             start = end
-        if by_user:
-            conversation.append(_message("user", self._text(prompt, start, total)), total, closed=True)
-
-
-def _message(role: str, text: str) -> str:
-    # Filler is lower-case words and spaces: nothing in it needs JSON escapes.
-    return f'{{"role":"{role}","content":"{text}"}}'
 
 
 def _function_name(call: ToolCall) -> str:

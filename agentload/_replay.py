@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import platform
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
-from importlib.metadata import version
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from agentload._endpoint import Endpoint, probe_endpoint, simulator_process
+from agentload._endpoint import probe_endpoint, simulator_process
 from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
 from agentload._player import Pace
+from agentload._run_manifest import ReplayOptions, check_same_run, new_manifest, utc_now
 from agentload_simbackend import Deployment, build_engine, load_deployment
 from agentload_traces import (
     AgentloadError,
     ImportReport,
     Manifest,
     RequestRow,
+    RunReader,
     RunWriter,
     Session,
     ToolCallRow,
@@ -32,36 +30,11 @@ from agentload_traces import (
 )
 
 
-class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How to replay a trace.
-
-    trace: path of the trace; trace_format: its format, `None` to recognise it.
-    target: name or file of a deployment, or the URL of an OpenAI-compatible endpoint.
-    clock: "virtual" simulates in process; "wall" goes over HTTP, to a server of its own for a deployment.
-    concurrency: closed loop with this many sessions active; `None` is open loop at recorded start times.
-    speed: how much faster than recorded arrivals, tools and think time pass.
-    max_turns: turns of each session to play, from its first.
-    arrivals: record each answer's token timeline.
-    resume: `out` is an interrupted run to be finished.
-    """
-
-    trace: Path
-    out: Path
-    target: str = "gemma4-31b/pd"
-    clock: Literal["virtual", "wall"] = "virtual"
-    concurrency: int | None = None
-    speed: float = 1.0
-    max_turns: int | None = None
-    seed: int = 0
-    model: str | None = None
-    trace_format: str | None = None
-    strict: bool = False
-    arrivals: bool = True
-    resume: bool = False
-
-
 class ReplayResult(msgspec.Struct):
-    """What became of a replay. interrupted: it was stopped by Ctrl-C and can be resumed."""
+    """What a run holds. interrupted: it was stopped by Ctrl-C and can be resumed.
+
+    turns, failed, skipped: rows of the whole run, those from before a resume included.
+    """
 
     path: Path
     trace: ImportReport
@@ -71,38 +44,55 @@ class ReplayResult(msgspec.Struct):
     first_error: str | None = None
     interrupted: bool = False
 
+    def count(self, status: str, error: str | None = None) -> None:
+        """Count a row."""
+        self.turns += 1
+        if status == "failed":
+            self.failed += 1
+            self.first_error = self.first_error or error
+        elif status == "skipped":
+            self.skipped += 1
+
 
 def is_url(target: str) -> bool:
-    """Whether a target is an endpoint's URL rather than a deployment."""
-    return target.startswith(("http://", "https://"))
+    """Whether a target is an endpoint's URL rather than a deployment.
+
+    Raises `AgentloadError` for what looks like an endpoint without its scheme.
+    """
+    if "://" in target:
+        return True
+    host, colon, port = target.partition(":")
+    if colon and port.split("/")[0].isdigit() and not Path(target).exists():
+        raise AgentloadError(f"{target}: an endpoint needs its scheme, such as http://{host}:{port}")
+    return False
 
 
 class _CountingSink:
     """Hands rows on to the run directory and counts what became of them."""
 
     def __init__(self, writer: RunWriter, result: ReplayResult) -> None:
-        self._writer = writer
-        self._result = result
+        self._add_request = writer.add_request
+        self._count = result.count
         self.add_tool_call: Callable[[ToolCallRow], None] = writer.add_tool_call
         self.tick: Callable[[int], None] = writer.tick
 
     def add_request(self, row: RequestRow) -> None:
-        self._writer.add_request(row)
-        self._result.turns += 1
-        if row.status == "failed":
-            self._result.failed += 1
-            self._result.first_error = self._result.first_error or row.error
-        elif row.status == "skipped":
-            self._result.skipped += 1
+        self._add_request(row)
+        self._count(row.status, row.error)
 
 
 def replay(options: ReplayOptions, progress: Callable[[], None] = lambda: None) -> ReplayResult:
     """Replay `options.trace` and write `options.out`.
 
     Failed requests are rows of the run, not errors. Raises `AgentloadError` for what keeps a run from
-    starting: an unreadable trace, a wrong spec, an unreachable endpoint, a directory that holds a run.
+    starting: a trace with no usable turn (or, when strict, with any bad line), a wrong spec, an
+    unreachable endpoint, a directory that holds a run.
     """
     reader = open_trace(options.trace, format=options.trace_format, strict=options.strict)
+    if options.strict:
+        # A run must not end at a bad line halfway, so all lines are read before it starts.
+        for _ in reader.turns():
+            pass
     if is_url(options.target):
         if options.clock == "virtual":
             raise AgentloadError(f"{options.target} is an endpoint: replay against it needs --clock wall")
@@ -119,15 +109,15 @@ def _replay_virtual(
 ) -> ReplayResult:
     from agentload._virtual import VirtualRun
 
-    writer = _open_writer(options, _manifest(options, deployment, None))
-    if options.resume:
-        # The queues and caches of a simulation cannot be entered halfway, and starting over is cheap.
-        writer.drop_sessions(writer.completed_sessions(lambda *_: True))
+    sessions = _sessions(reader)
     result = ReplayResult(path=options.out, trace=reader.report)
-    with writer:
+    with _open_writer(options, new_manifest(options, deployment)) as writer:
+        if options.resume:
+            # The queues and caches of a simulation cannot be entered halfway, and starting over is cheap.
+            writer.keep_sessions(set())
         run = VirtualRun(
             build_engine(deployment, options.seed),
-            _feed(options, _counted(reader.sessions(), options, writer.manifest)),
+            _feed(options, _counted(sessions, options, writer.manifest)),
             _CountingSink(writer, result),
             pace=_pace(options),
             max_turns=options.max_turns,
@@ -148,24 +138,25 @@ def _replay_wall(
 ) -> ReplayResult:
     from agentload._wall import WallRun
 
+    sessions = _sessions(reader)
+    result = ReplayResult(path=options.out, trace=reader.report)
     with server as url:
         endpoint = probe_endpoint(url, options.model)
-        writer = _open_writer(options, _manifest(options, deployment, endpoint))
-        result = ReplayResult(path=options.out, trace=reader.report)
-        sessions: Iterable[Session] = _counted(reader.sessions(), options, writer.manifest)
-        clock_start_ns = 0
-        if options.resume:
-            done = _keep_whole_sessions(options, writer)
-            sessions = (session for session in sessions if session.session_id not in done)
-            clock_start_ns = _last_end_ns(options.out)
-        with writer:
+        with _open_writer(options, new_manifest(options, deployment)) as writer:
+            done: set[str] = set()
+            clock_start_ns = 0
+            if options.resume:
+                done, clock_start_ns = _keep_whole_sessions(options, writer, result)
+            counted = _counted(sessions, options, writer.manifest)
+            left = (session for session in counted if session.session_id not in done)
             run = WallRun(
                 endpoint.base_url,
-                _feed(options, sessions),
+                _feed(options, left, clock_start_ns),
                 _CountingSink(writer, result),
                 seed=options.seed,
                 model=endpoint.model,
                 headers=endpoint.headers,
+                idle_s=options.timeout_s,
                 pace=_pace(options),
                 max_turns=options.max_turns,
                 clock_start_ns=clock_start_ns,
@@ -186,23 +177,45 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _run_to_end(run: Callable[[], Any], writer: RunWriter, result: ReplayResult) -> None:
-    """Run; on Ctrl-C keep what was recorded and say so."""
+    """Run; whatever ends it, keep what was recorded."""
     try:
         run()
     except KeyboardInterrupt:
         result.interrupted = True
-    writer.manifest.ended_at = _utc_now()
+    except BaseException as failure:
+        writer.manifest.ended_at = utc_now()
+        with suppress(AgentloadError):
+            writer.finish("interrupted")
+        raise _cause(failure) from None
+    writer.manifest.ended_at = utc_now()
     writer.finish("interrupted" if result.interrupted else "complete")
+
+
+def _cause(failure: BaseException) -> BaseException:
+    """What a user can mend, out of the groups that concurrent tasks wrap it in."""
+    if isinstance(failure, BaseExceptionGroup) and (group := failure.subgroup(AgentloadError)):
+        return _cause(group.exceptions[0])
+    return failure
 
 
 def _pace(options: ReplayOptions) -> Pace:
     return Pace(tool_speed=options.speed, think_speed=options.speed)
 
 
-def _feed(options: ReplayOptions, sessions: Iterable[Session]) -> SessionFeed:
+def _feed(options: ReplayOptions, sessions: Iterable[Session], clock_start_ns: int = 0) -> SessionFeed:
     if options.concurrency is not None:
         return ClosedLoop(sessions, options.concurrency)
-    return OpenLoop(sessions, options.speed)
+    return OpenLoop(sessions, options.speed, first_start_ns=clock_start_ns)
+
+
+def _sessions(reader: TraceReader) -> Iterator[Session]:
+    """The trace's sessions; reads the first at once, so that a trace without any starts no run."""
+    sessions = reader.sessions()
+    first = next(sessions, None)
+    if first is None:
+        problems = reader.report.problems
+        raise AgentloadError(str(problems[0]) if problems else f"{reader.path}: no turn in it")
+    return chain((first,), sessions)
 
 
 def _counted(sessions: Iterable[Session], options: ReplayOptions, manifest: Manifest) -> Iterator[Session]:
@@ -218,64 +231,28 @@ def _counted(sessions: Iterable[Session], options: ReplayOptions, manifest: Mani
 def _open_writer(options: ReplayOptions, manifest: Manifest) -> RunWriter:
     if not options.resume:
         return RunWriter(options.out, manifest)
-    writer = RunWriter.resume(options.out)
-    before = writer.manifest
-    for name in ("target", "seed", "clock", "trace_sha256", "options"):
-        was, now = getattr(before, name), getattr(manifest, name)
-        if was != now:
-            writer.finish("interrupted")
-            raise AgentloadError(f"{options.out}: cannot resume with another {name}: it was {was}, not {now}")
-    return writer
+    check_same_run(options.out, RunReader(options.out).manifest, manifest)
+    return RunWriter.resume(options.out)
 
 
-def _keep_whole_sessions(options: ReplayOptions, writer: RunWriter) -> set[str]:
-    """Drop the rows of sessions that were cut short; return the ids of the others."""
-    planned = {
-        session.session_id: len(session.turns[: options.max_turns])
-        for session in open_trace(options.trace, format=options.trace_format).sessions()
-    }
-    done = writer.completed_sessions(lambda session_id, turns: len(turns) == planned.get(session_id))
-    writer.drop_sessions(writer.completed_sessions(lambda session_id, _: session_id not in done))
-    return done
+def _keep_whole_sessions(
+    options: ReplayOptions, writer: RunWriter, result: ReplayResult
+) -> tuple[set[str], int]:
+    """Drop the rows of sessions that were cut short and count the others'.
 
-
-def _last_end_ns(path: Path) -> int:
-    import polars as pl
-
-    from agentload_traces import RunReader
-
-    last = RunReader(path).requests().select(pl.col("end_ns").max()).collect().item()
-    return int(last or 0)
-
-
-def _manifest(options: ReplayOptions, deployment: Deployment | None, endpoint: Endpoint | None) -> Manifest:
-    return Manifest(
-        status="running",
-        clock=options.clock,
-        seed=options.seed,
-        target=options.target,
-        mode=deployment.mode if deployment else "endpoint",
-        trace=str(options.trace),
-        trace_sha256=_sha256(options.trace),
-        spec_sha256=deployment.spec_sha256 if deployment else None,
-        conditions=tuple(deployment.conditions()) if deployment else (),
-        options={
-            "concurrency": options.concurrency,
-            "speed": options.speed,
-            "max_turns": options.max_turns,
-            "model": endpoint.model if endpoint else None,
-        },
-        versions={name: version(name) for name in ("agentload", "aiohttp", "polars")}
-        | {"python": platform.python_version()},
-        host={"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count() or 0},
-        started_at=_utc_now(),
+    Returns the ids of the kept sessions, and the end of the last of their rows on the run's clock.
+    """
+    rows = (
+        RunReader(options.out).requests().select("session_id", "session_turns", "status", "error", "end_ns")
     )
-
-
-def _utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    by_session: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.collect().iter_rows(named=True):
+        by_session.setdefault(row["session_id"], []).append(row)
+    kept = {name: held for name, held in by_session.items() if len(held) == held[0]["session_turns"]}
+    writer.keep_sessions(kept.keys())
+    last_ns = 0
+    for held in kept.values():
+        for row in held:
+            result.count(row["status"], row["error"])
+            last_ns = max(last_ns, row["end_ns"] or 0)
+    return set(kept), last_ns

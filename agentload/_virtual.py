@@ -111,6 +111,11 @@ class VirtualRun:
             turn = planned.turn
             self._requests += 1
             self._in_flight[self._requests] = (playing, planned)
+            if turn.input_tokens < 1:
+                self._take(
+                    Rejected(self._requests, now_ns, "invalid_request", "a prompt has at least 1 token")
+                )
+                continue
             request = EngineRequest(
                 request_id=self._requests,
                 session_id=turn.session_id,

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 
-from agentload._answers import ParsedAnswer, parse_answer
+from agentload._answers import ParsedAnswer, last_byte_ns, parse_answer
 from agentload._feed import SessionFeed
-from agentload._http_client import Answer, StampingClient
+from agentload._http_client import IDLE_TIMEOUT_S, Answer, StampingClient
 from agentload._messages import RequestBuilder
 from agentload._player import Pace, PlannedTurn, SessionPlayer
 from agentload._rows import RowSink, planned_row, put_arrivals, skipped_row
-from agentload_simbackend import Arrival
+from agentload_simbackend import AGENT_HEADER, SESSION_HEADER, TURN_HEADER, Arrival, encode_id
 from agentload_traces import RequestRow, Session
 
 _NS_PER_S = 1_000_000_000
@@ -32,6 +32,7 @@ _WHENEVER_NS = 1 << 63
 class WallRun:
     """Plays the sessions of `feed` against `base_url` (without `/v1`) and writes their rows to `sink`.
 
+    idle_s: a turn of whose answer nothing comes for so long has failed.
     clock_start_ns: where the run's clock starts; a resumed run goes on after its last row.
     progress: called after each answered turn.
     """
@@ -45,6 +46,7 @@ class WallRun:
         seed: int,
         model: str,
         headers: dict[str, str],
+        idle_s: float = IDLE_TIMEOUT_S,
         pace: Pace | None = None,
         max_turns: int | None = None,
         clock_start_ns: int = 0,
@@ -55,7 +57,7 @@ class WallRun:
         self._sink = sink
         self._seed = seed
         self._model = model
-        self._client = StampingClient(headers=headers)
+        self._client = StampingClient(headers=headers, idle_s=idle_s)
         self._pace = pace or Pace()
         self._max_turns = max_turns
         self._progress = progress
@@ -111,25 +113,16 @@ class WallRun:
             self._sink.add_request(skipped_row(planned))
 
     async def _send(self, player: SessionPlayer, builder: RequestBuilder, planned: PlannedTurn) -> None:
-        turn = planned.turn
-        await self._sleep_until(planned.scheduled_ns - BUILD_AHEAD_NS)
-        built = builder.build(turn)
-        headers = {"x-session-id": turn.session_id, "x-agentload-turn-id": turn.turn_id}
-        if turn.agent_id is not None:
-            headers["x-agentload-agent-id"] = turn.agent_id
-        await self._sleep_until(planned.scheduled_ns)
-        answer = await self._client.post(self._url, built.body, headers)
-        last_byte_ns = (answer.marks.at_ns[-1] if answer.marks.at_ns else answer.end_ns) - self._origin_ns
-        loop = asyncio.get_running_loop()
         row = planned_row(planned)
-        row.sent_tokens = built.sent_tokens
-        if answer.status == 200 and answer.error is None:
-            parsed = await loop.run_in_executor(self._parser, parse_answer, answer)
-        else:
-            parsed = parse_answer(answer)
-        self._fill(row, answer, parsed, last_byte_ns)
+        try:
+            await self._ask(builder, planned, row)
+        except Exception as failure:
+            # One turn must not take down the run and all other sessions with it.
+            row.status = "failed"
+            row.error = f"internal error: {type(failure).__name__}: {' '.join(str(failure).split())[:200]}"
         if row.status == "ok":
-            for tool_call in player.complete(planned, last_byte_ns):
+            assert row.end_ns is not None
+            for tool_call in player.complete(planned, row.end_ns):
                 self._sink.add_tool_call(tool_call)
         else:
             player.fail(planned)
@@ -137,8 +130,24 @@ class WallRun:
         self._sink.tick(self._now_ns())
         self._progress()
 
-    def _fill(self, row: RequestRow, answer: Answer, parsed: ParsedAnswer, end_ns: int) -> None:
+    async def _ask(self, builder: RequestBuilder, planned: PlannedTurn, row: RequestRow) -> None:
+        """Send a turn when it is due, and fill its row with the answer."""
+        turn = planned.turn
+        await self._sleep_until(planned.scheduled_ns - BUILD_AHEAD_NS)
+        built = builder.build(turn)
+        row.sent_tokens = built.sent_tokens
+        headers = {SESSION_HEADER: encode_id(turn.session_id), TURN_HEADER: encode_id(turn.turn_id)}
+        if turn.agent_id is not None:
+            headers[AGENT_HEADER] = encode_id(turn.agent_id)
+        await self._sleep_until(planned.scheduled_ns)
+        answer = await self._client.post(self._url, built.body, headers)
+        loop = asyncio.get_running_loop()
+        parsed = await loop.run_in_executor(self._parser, parse_answer, answer)
+        self._fill(row, answer, parsed)
+
+    def _fill(self, row: RequestRow, answer: Answer, parsed: ParsedAnswer) -> None:
         assert row.scheduled_ns is not None
+        end_ns = last_byte_ns(answer) - self._origin_ns
         row.http_status = answer.status
         row.sent_ns = answer.sent_ns - self._origin_ns
         row.end_ns = end_ns
@@ -158,7 +167,11 @@ class WallRun:
         put_arrivals(row, [Arrival(at - self._origin_ns, tokens) for at, tokens in parsed.arrivals])
         total_ns = end_ns - row.scheduled_ns
         timing = parsed.timing
-        if timing is None:
+        told_ns = 0
+        if timing is not None:
+            told_ns = timing.queue_ns + timing.prefill_ns + timing.handoff_ns + timing.decode_ns
+        if timing is None or told_ns > total_ns:
+            # Phases that take longer than the turn are not believed.
             row.first_token_wait_ns = row.first_token_ns - row.sent_ns
             row.decode_ns = end_ns - row.first_token_ns
             row.client_ns = total_ns - row.first_token_wait_ns - row.decode_ns
@@ -166,5 +179,4 @@ class WallRun:
         row.queue_ns, row.prefill_ns = timing.queue_ns, timing.prefill_ns
         row.handoff_ns, row.decode_ns = timing.handoff_ns, timing.decode_ns
         row.steps, row.replica = timing.steps, timing.replica
-        told_ns = timing.queue_ns + timing.prefill_ns + timing.handoff_ns + timing.decode_ns
         row.client_ns = total_ns - told_ns

@@ -95,6 +95,7 @@ def agent_session(session: int, turns: int, *, arrivals: bool = False, told: boo
             phases_ns=(draw.randrange(0, 30) * MS, prefill, 3 * MS, steps * step_us * 1_000, 2 * MS),
             told=told,
             input_tokens=context,
+            session_turns=turns,
             output_tokens=3 * steps + 1,
             cached_tokens=context - 500 if index else 0,
             arrival_dt_us=[prefill // 1_000, *[step_us] * steps] if arrivals else None,

@@ -53,7 +53,7 @@ def frame(rows: list[RequestRow]) -> pl.LazyFrame:
         name: pl.Int64 if name.endswith(("_ns", "_tokens", "_index", "_asked", "_depth")) else pl.String
         for name in names
     }
-    for name in ("http_status", "steps", "replica", "cached_tokens"):
+    for name in ("session_turns", "http_status", "steps", "replica", "cached_tokens"):
         schema[name] = pl.Int64
     for name in ("arrival_dt_us", "arrival_tokens"):
         schema[name] = pl.List(pl.Int64)  # type: ignore[assignment]
@@ -163,3 +163,14 @@ def test_turns_that_wait_for_each_other_do_not_hang_the_walk() -> None:
     (row,) = sessions(frame(rows)).collect().to_dicts()
     assert row["path_turns"] == 3
     assert sum(row[f"{part}_ns"] for part in PARTS) == row["session_ns"]
+
+
+def test_a_session_with_fewer_rows_than_it_was_to_have_is_cut_off_and_not_whole() -> None:
+    rows = [*agent_session(1, 3), *agent_session(2, 3), *agent_session(3, 3)]
+    for row, session_turns in zip(rows, [7, 7, 7, 3, 3, 3, None, None, None], strict=True):
+        row.session_turns = session_turns
+    table = sessions(frame(rows)).collect()
+    assert table["cut_off"].to_list() == [True, False, False]
+    assert table["answered_whole"].to_list() == [False, True, True]
+    assert table["session_turns"].to_list() == [7, 3, None]
+    assert table["session_ns"].null_count() == 0

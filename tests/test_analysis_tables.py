@@ -9,10 +9,21 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_rows import MS, agent_session, failed_row, skipped_row, turn_row, write_run
+from run_rows import MS, a_manifest, agent_session, failed_row, skipped_row, turn_row, write_run
 
-from agentload_analysis import overall, per_context, per_turn, per_turn_range, summarise
-from agentload_traces import RequestRow, RunDirectoryError, RunReader, ToolCallRow
+from agentload_analysis import (
+    itl_gaps,
+    itl_table,
+    latency_table,
+    overall,
+    per_context,
+    per_turn,
+    per_turn_range,
+    summarise,
+    take_snapshot,
+    with_metrics,
+)
+from agentload_traces import RequestRow, RunDirectoryError, RunReader, RunWriter, ToolCallRow
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -51,6 +62,7 @@ def measured_rows(draw: st.DrawFn) -> list[RequestRow]:
             output_tokens=draw(st.integers(1, 40)),
             arrival_dt_us=[draw(st.integers(0, 50)) for _ in range(count)],
             arrival_tokens=[draw(st.integers(1, 4)) for _ in range(count)],
+            steps=draw(st.none() | st.integers(1, 40)),
         )
         if draw(st.integers(0, 4)) == 0:
             row.status = "failed"
@@ -58,6 +70,13 @@ def measured_rows(draw: st.DrawFn) -> list[RequestRow]:
             row.arrival_dt_us = row.arrival_tokens = None
         rows.append(row)
     return rows
+
+
+def plain_first_arrival(row: RequestRow) -> float:
+    """Tokens that came at `first_token_ns`."""
+    if row.arrival_tokens:
+        return row.arrival_tokens[0]
+    return row.output_tokens / row.steps if row.steps and row.output_tokens else 1
 
 
 def plain_metrics(rows: list[RequestRow], *, arrivals: bool) -> dict[tuple[str, str], list[float]]:
@@ -76,8 +95,9 @@ def plain_metrics(rows: list[RequestRow], *, arrivals: bool) -> dict[tuple[str, 
         values["ttft", "ms"].append((row.first_token_ns - row.scheduled_ns) / MS)
         if row.queue_ns is not None:
             values["queue", "ms"].append(row.queue_ns / MS)
-        if row.output_tokens > 1:
-            tpot = (row.end_ns - row.first_token_ns) / (row.output_tokens - 1) / MS
+        later_tokens = row.output_tokens - plain_first_arrival(row)
+        if later_tokens > 0:
+            tpot = (row.end_ns - row.first_token_ns) / later_tokens / MS
             values["tpot", "ms"].append(tpot)
             if tpot > 0:
                 values["speed", "tokens_per_s"].append(1_000 / tpot)
@@ -150,6 +170,55 @@ def test_one_token_answers_have_a_ttft_but_no_tpot_and_no_speed(tmp_path: Path) 
     assert (line["ttft_count"], line["ttft_p50_ms"]) == (1, 6.0)
     assert (line["tpot_count"], line["speed_count"], line["itl_count"]) == (0, 0, 0)
     assert line["speed_p50_tokens_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "tpot_ms"),
+    [
+        ({"arrival_dt_us": [5, 3_000, 3_000], "arrival_tokens": [4, 4, 2], "steps": 3}, 1.0),
+        ({"steps": 5}, 0.75),
+        ({"steps": 2}, 1.2),
+        ({}, 6 / 9),
+        ({"arrival_dt_us": [5], "arrival_tokens": [10], "steps": 3}, None),
+        ({"steps": 1}, None),
+    ],
+)
+def test_tokens_of_the_first_arrival_are_not_in_tpot(
+    tmp_path: Path, changes: dict[str, object], tpot_ms: float | None
+) -> None:
+    row = turn_row("s", "t", 0, None, phases_ns=(0, 1 * MS, 0, 6 * MS, 0), output_tokens=10, **changes)
+    (line,) = with_metrics(frame([row], tmp_path)).collect().to_dicts()
+    assert line["tpot_ms"] == (None if tpot_ms is None else pytest.approx(tpot_ms))
+    speed = line["output_tokens_per_s"]
+    assert speed == (None if tpot_ms is None else pytest.approx(1_000 / tpot_ms))
+
+
+def test_answers_that_came_in_one_arrival_are_counted_as_without_tpot(tmp_path: Path) -> None:
+    rows = agent_session(1, 6, arrivals=True)
+    for row in rows[:2]:
+        row.arrival_dt_us, row.arrival_tokens = [5], [row.output_tokens or 0]
+    summary = summarise(write_run(tmp_path / "run", rows))
+    assert summary["answered_without_tpot"] == 2
+    assert summary["tpot_ms"]["count"] == 4
+
+
+def test_latencies_group_by_any_columns(tmp_path: Path) -> None:
+    rows = agent_session(1, 6, arrivals=True)
+    for row, replica, depth in zip(rows, [0, 1, None, 0, 1, None], [0, 0, 0, 1, 1, 1], strict=True):
+        row.replica, row.agent_depth = replica, depth
+    requests = frame(rows, tmp_path)
+    table = latency_table(requests, ["agent_depth", "replica"]).collect().to_dicts()
+    assert {(row["agent_depth"], row["replica"]): row["turns"] for row in table} == dict.fromkeys(
+        [(depth, replica) for depth in (0, 1) for replica in (None, 0, 1)], 1
+    )
+    steps = [len(row.arrival_tokens or []) - 1 for row in rows]
+    expected = {(row.agent_depth, row.replica): 3 * n for row, n in zip(rows, steps, strict=True)}
+    assert {(row["agent_depth"], row["replica"]): row["itl_count"] for row in table} == expected
+    itl = itl_table(itl_gaps(requests, ["replica"]), ["replica"]).collect()
+    assert dict(zip(itl["replica"], itl["itl_count"], strict=True)) == {
+        replica: sum(3 * n for row, n in zip(rows, steps, strict=True) if row.replica == replica)
+        for replica in (None, 0, 1)
+    }
 
 
 def a_mixed_run(folder: Path) -> Path:
@@ -230,10 +299,81 @@ def test_damaged_rows_give_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_journal_with_a_foreign_line_gives_one_clear_line(tmp_path: Path) -> None:
+def test_rows_before_a_damaged_line_are_reported_and_the_lines_from_it_on_counted(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", agent_session(1, 5), status="running")
     journal = run / "requests.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(lines[0] + b"#\xff{ not json\n" + b"".join(lines[1:]))
-    with pytest.raises(RunDirectoryError, match="cannot be read"):
-        summarise(run)
+    journal.write_bytes(b"".join(lines[:3]) + b"#\xff{ not json\n" + lines[3])
+    summary = summarise(run)
+    assert (summary["turns"], summary["torn_lines"], summary["incomplete"]) == (3, 2, True)
+
+
+def a_hundred_token_turn(number: int) -> RequestRow:
+    return turn_row(f"s{number}", "t", 0, None, input_tokens=100, phases_ns=(1, 1, 1, 1, 1))
+
+
+def test_a_report_of_a_run_that_goes_on_is_of_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RunReader.requests
+    with RunWriter(tmp_path / "run", a_manifest()) as writer:
+        writer.add_request(a_hundred_token_turn(0))
+        writer.flush()
+
+        def requests_while_the_run_goes_on(reader: RunReader) -> pl.LazyFrame:
+            rows = real(reader)
+            writer.add_request(a_hundred_token_turn(1))
+            writer.flush()
+            return rows
+
+        monkeypatch.setattr(RunReader, "requests", requests_while_the_run_goes_on)
+        summary = summarise(tmp_path / "run")
+    assert summary["turns"] == 1
+    assert summary["input_tokens_total"] == 100
+    assert [row["turns"] for row in summary["per_turn"]] == [1]
+    assert summary["ttft_ms"]["count"] == len(summary["per_session"]) == 1
+
+
+def test_a_snapshot_does_not_grow_with_its_run(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", a_manifest()) as writer:
+        writer.add_request(a_hundred_token_turn(0))
+        writer.flush()
+        snapshot = take_snapshot(tmp_path / "run")
+        before = summarise(snapshot)
+        writer.add_request(a_hundred_token_turn(1))
+        writer.flush()
+        assert summarise(snapshot) == before
+        assert summarise(tmp_path / "run")["turns"] == 2
+    assert take_snapshot(snapshot) is snapshot
+
+
+def test_sessions_cut_off_are_counted_and_left_out_of_session_times(tmp_path: Path) -> None:
+    rows = [*agent_session(1, 4), *agent_session(2, 4), *agent_session(3, 4)]
+    for row in rows:
+        row.session_turns = 201 if row.session_id == "session-2" else 4
+    summary = summarise(write_run(tmp_path / "run", rows, status="interrupted"))
+    assert (summary["sessions"], summary["sessions_cut_off"], summary["sessions_answered_whole"]) == (3, 1, 2)
+    assert summary["session_time_s"]["count"] == 2
+    assert [row["cut_off"] for row in summary["per_session"]] == [False, True, False]
+    whole = [row for row in summary["per_session"] if not row["cut_off"]]
+    assert summary["session_split_s"]["tool"]["sum"] == pytest.approx(sum(row["tool_s"] for row in whole))
+    assert summary["session_time_s"]["max"] == max(row["session_time_s"] for row in whole)
+
+
+def test_a_run_of_failures_only_has_no_latency_and_no_session_time(tmp_path: Path) -> None:
+    rows = [failed_row(f"s{n}", "t", 0, None, "HTTP 503") for n in range(3)]
+    summary = summarise(write_run(tmp_path / "run", rows))
+    assert (summary["turns"], summary["answered"], summary["failed"]) == (3, 0, 3)
+    for name in (
+        "ttft_ms",
+        "tpot_ms",
+        "itl_ms",
+        "queue_ms",
+        "session_time_s",
+        "output_tokens_per_s_per_user",
+    ):
+        assert summary[name]["count"] == 0
+        assert summary[name]["p50"] is None
+    assert summary["input_tokens_p50"] is None
+    assert summary["answered_without_tpot"] == 0
+    assert {values["share"] for values in summary["session_split_s"].values()} == {None}

@@ -21,6 +21,7 @@ def _event(text: str | None = None, finish: str | None = None, **extra: object) 
 
 
 DONE = b"data: [DONE]\n\n"
+DEEP = b"[" * 100_000
 
 
 def _answer(parts: list[bytes], **fields: object) -> Answer:
@@ -30,7 +31,11 @@ def _answer(parts: list[bytes], **fields: object) -> Answer:
         total += len(part)
         marks.at_ns.append(1_000 * (number + 1))
         marks.body_bytes.append(total)
-    values = {"status": 200, "content_type": "text/event-stream", "error": None, **fields}
+    headers = {"content-type": str(fields.pop("content_type", "text/event-stream"))}
+    for name in ("location", "content_encoding"):
+        if name in fields:
+            headers[name.replace("_", "-")] = str(fields.pop(name))
+    values = {"status": 200, "headers": headers, "error": None, **fields}
     return Answer(body=b"".join(parts), marks=marks, sent_ns=0, end_ns=10**6, **values)  # type: ignore[arg-type]
 
 
@@ -59,7 +64,8 @@ def test_tokens_sum_to_the_count_of_the_whole_text(text: str, cuts: list[int]) -
 
 def test_usage_and_the_simulators_timing() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
-    timing = {"queue_ns": 1, "prefill_ns": 2, "handoff_ns": 3, "decode_ns": 4, "steps": 1, "replica": 0}
+    timing = {"queue_ns": 1, "prefill_ns": 2, "handoff_ns": 3, "decode_ns": 4}
+    timing |= {"cached_tokens": 4, "steps": 1, "replica": 0, "server_ns": 11}
     last = f"data: {json.dumps({'choices': [], 'usage': usage, 'agentload': timing})}\n\n".encode()
     parsed = parse_answer(_answer([_event(" a"), _event(None, "stop"), last, DONE]))
     assert parsed.usage is not None
@@ -88,6 +94,48 @@ def test_comments_crlf_and_other_fields_are_legal() -> None:
         assert (parsed.output_tokens, parsed.error) == (1, None)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b": keepalive\r\n\r\n", _event(" one"), _event(None, "stop"), DONE],
+        [_event(" one"), _event(None, "stop"), b"data: [DONE] \n\n"],
+        [
+            _event(" one"),
+            _event(None, "stop"),
+            b'data: {"choices":null,"usage":{"prompt_tokens":1}}\n\n',
+            DONE,
+        ],
+        [_event(" one").replace(b"\n", b"\r"), _event(None, "stop")],
+        [b"\xef\xbb\xbf" + _event(" one"), _event(None, "stop")],
+        [
+            _event(" one", None, usage={"prompt_tokens": 2**70}),
+            _event(None, "stop", usage={"prompt_tokens": "10"}),
+        ],
+        [
+            _event(
+                " one", "stop", agentload={"queue_ns": -3, "prefill_ns": 0, "handoff_ns": 0, "decode_ns": 0}
+            )
+        ],
+    ],
+)
+def test_a_complete_answer_survives_small_deviations(parts: list[bytes]) -> None:
+    parsed = parse_answer(_answer(parts, content_type="Text/Event-Stream; charset=utf-8"))
+    assert (parsed.error, parsed.output_tokens, parsed.timing) == (None, 1, None)
+    assert parsed.usage is None or (parsed.usage.prompt_tokens or 0) < 2**53
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    text = b'data: {"choices":[{"delta":{"content":"a\\ud83d b"}}]}\n\n'
+    parsed = parse_answer(_answer([text, _event(None, "stop")]))
+    assert parsed.error is None
+    assert parsed.output_tokens == count_tokens("a\ufffd b")
+
+
+def test_an_answer_without_marks_counts_from_its_end() -> None:
+    answer = _answer([_event(" one two"), _event(None, "stop")])._replace(marks=Marks([], []))
+    assert parse_answer(answer).arrivals == [(answer.end_ns, 2)]
+
+
 def test_an_answer_that_is_not_streamed() -> None:
     body = {
         "choices": [{"message": {"content": " one two"}, "finish_reason": "stop"}],
@@ -108,10 +156,12 @@ def test_an_answer_that_is_not_streamed() -> None:
         (_answer([_event(" a"), b"data: {oops\n\n"]), "event 2 of the stream is not a completion chunk: "),
         (_answer([_event(" a"), b"data: [1]\n\n"]), "event 2 of the stream is not a completion chunk: "),
         (_answer([b"data: \xff\xfe\n\n"]), "event 1 of the stream is not a completion chunk: "),
-        (
-            _answer([b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n']),
-            "event 1 of the stream is not",
-        ),
+        (_answer([b"data: " + DEEP + b"\n\n"]), "event 1 of the stream is not a completion chunk: "),
+        (_answer([DEEP], content_type="application/json"), "the answer is neither a stream nor a completion"),
+        (_answer([b'{"error":' * 5_000 + b"1" + b"}" * 5_000], status=400), "HTTP 400: "),
+        (_answer([b'{"error":"a\\u001b[31m\\u0000b"}'], status=400), "HTTP 400: a [31m b"),
+        (_answer([b""], status=307, location="ftp://x/"), "HTTP 307: redirects to ftp://x/"),
+        (_answer([b"\x1f\x8b"], content_encoding="gzip"), "the answer is encoded as gzip"),
         (_answer([_event(" a"), DONE]), "the stream ended without a finish reason"),
         (_answer([_event(" a"), _event(None, "stop")[:-1]]), "the stream ended without a finish reason"),
         (_answer([b'data: {"error":{"message":"died"}}\n\n']), "error in the stream: died"),

@@ -13,9 +13,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from agentload_traces import RunReader, ToolCall, Turn, sample_path, write_trace
+import agentload_simbackend
+from agentload._run_manifest import ReplayOptions, new_manifest
+from agentload_simbackend import load_deployment
+from agentload_traces import RunReader, RunWriter, ToolCall, Turn, sample_path, write_trace
 
 REQUESTS = "requests.parquet"
+specs_directory = Path(agentload_simbackend.__file__).parent / "specs"
 
 
 def agentload(*args: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -108,32 +112,65 @@ def test_a_run_killed_midway_is_readable_and_can_be_finished(tmp_path: Path) -> 
         _, stderr = process.communicate()
     assert process.returncode == 1
     assert b"interrupted: what was recorded is kept in" in stderr
+    assert b"Traceback" not in stderr
     reader = RunReader(out)
     assert reader.incomplete
     assert 0 < reader.requests().collect().height < 24
     report = agentload("report", out)
     assert report.returncode == 0
-    assert report.stdout.startswith("INCOMPLETE: the run was interrupted")
-    done = agentload("replay", *args, "--resume", out)
+    assert report.stdout.startswith("INCOMPLETE: ")
+    assert "--speed" in failing("replay", "--resume", out, "--speed", "7")
+    done = agentload("replay", "--resume", out)
     assert done.returncode == 0, done.stderr
     assert not RunReader(out).incomplete
     assert RunReader(out).requests().collect().height == 24
 
 
-def test_resume_with_other_options_is_refused(tmp_path: Path, trace: Path) -> None:
-    assert agentload("replay", trace, "--out", tmp_path / "run").returncode == 0
-    assert "complete" in failing("replay", trace, "--resume", tmp_path / "run")
+def _interrupted(trace: Path, out: Path, target: str = "gemma4-31b/pd") -> Path:
+    """A run of `trace` that was cut off before its first row."""
+    options = ReplayOptions(trace=trace, out=out, target=target, concurrency=1)
+    with RunWriter(out, new_manifest(options, load_deployment(target))) as writer:
+        writer.finish("interrupted")
+    return out
+
+
+def test_only_an_interrupted_run_of_the_same_things_is_resumed(tmp_path: Path, trace: Path) -> None:
+    assert agentload("replay", trace, "--out", tmp_path / "done").returncode == 0
+    assert "complete" in failing("replay", "--resume", tmp_path / "done")
+    out = _interrupted(trace, tmp_path / "run")
+    assert "--concurrency" in failing("replay", "--resume", out, "--concurrency", "1")
+    trace.write_text(trace.read_text().replace('"output_tokens":40', '"output_tokens":41'))
+    assert "the trace changed" in failing("replay", "--resume", out)
+    moved = trace.rename(tmp_path / "moved.jsonl")
+    assert f"--resume {out} TRACE" in failing("replay", "--resume", out)
+    moved.write_text(moved.read_text().replace('"output_tokens":41', '"output_tokens":40'))
+    done = agentload("replay", moved, "--resume", out)
+    assert done.returncode == 0, done.stderr
+    assert RunReader(out).manifest.options["concurrency"] == 1
+
+
+def test_resume_on_other_specs_is_refused(tmp_path: Path, trace: Path) -> None:
+    text = Path(specs_directory, "deployments/gemma4-31b/pd.toml").read_text()
+    deployment = tmp_path / "mine.toml"
+    deployment.write_text(text)
+    out = _interrupted(trace, tmp_path / "run", str(deployment))
+    deployment.write_text(text.replace("value = 0.915", "value = 0.9"))
+    assert "specs changed" in failing("replay", "--resume", out)
 
 
 def test_bad_lines_are_told_and_the_rest_is_played(trace: Path, tmp_path: Path) -> None:
     trace.write_text(trace.read_text() + '{"session_id": "c", "turn_id": "x", "input_tokens": -4}\n')
     done = agentload("replay", trace, "--out", tmp_path / "run")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "trace.jsonl" in done.stderr
     assert "input_tokens" in done.stderr
     assert "1 of 7 lines skipped" in done.stderr
     assert "Traceback" not in done.stderr
     assert "input_tokens" in failing("replay", trace, "--out", tmp_path / "strict", "--strict")
+    assert not (tmp_path / "strict").exists()
+    trace.write_text("{}\n")
+    assert "trace.jsonl" in failing("replay", trace, "--out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_wrong_input_is_one_line(trace: Path, tmp_path: Path) -> None:
@@ -142,6 +179,10 @@ def test_wrong_input_is_one_line(trace: Path, tmp_path: Path) -> None:
     assert "cannot reach http://127.0.0.1:9" in failing("run", trace, "--target", "http://127.0.0.1:9")
     assert "--clock wall" in failing("run", trace, "--target", "http://127.0.0.1:9", "--clock", "virtual")
     assert "--concurrency" in failing("run", trace, "--concurrency", "0")
+    for speed in ("0", "nan", "inf", "1e-320"):
+        assert "--speed" in failing("run", trace, "--speed", speed)
+    for url in ("http://127.0.0.1:abc", "http://", "http://127.0.0.1:80/?a=b", "http://a b"):
+        assert "not an endpoint" in failing("run", trace, "--target", url)
     (tmp_path / "empty.jsonl").write_text("")
     failing("run", tmp_path / "empty.jsonl", cwd=tmp_path)
     assert agentload("replay", trace, "--out", tmp_path / "run").returncode == 0
@@ -158,6 +199,44 @@ def test_failed_turns_are_rows_and_exit_code_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "1 of 2 turns failed and 1 were not sent" in done.stderr
     assert pl.read_parquet(tmp_path / "run" / REQUESTS)["status"].to_list() == ["failed", "skipped"]
+
+
+def test_output_that_cannot_be_written_is_one_line(trace: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agentload", "run", str(trace), "--out", str(tmp_path / "run"), "--json"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write the output: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_ids_that_the_terminal_cannot_show(tmp_path: Path) -> None:
+    turns = [Turn(session_id="\u4f1a\u8a71\u001b[31m", turn_id="a", input_tokens=9, output_tokens=9)]
+    write_trace(tmp_path / "t.jsonl", turns)
+    plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = agentload("run", tmp_path / "t.jsonl", "--out", tmp_path / "run", **plain)
+    assert done.returncode == 0, done.stderr
+    assert "\u001b" not in done.stdout
+    done = agentload("run", tmp_path / "t.jsonl", "--out", tmp_path / "again", "--json", **plain)
+    assert json.loads(done.stdout)["sessions"] == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_server_of_a_wall_clock_run_ends_with_it(tmp_path: Path, how: signal.Signals) -> None:
+    out = tmp_path / "run"
+    args = [sample_path("weka_trace_0086.json"), "--clock", "wall", "--speed", "2000", "--out", out]
+    command = [sys.executable, "-m", "agentload", "replay", *map(str, args)]
+    # The server inherits stderr: it has ended when the pipe has no writer left.
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        journal = out / "requests.jsonl"
+        while not (journal.exists() and journal.stat().st_size):
+            assert process.poll() is None
+        process.send_signal(how)
+        _, stderr = process.communicate(timeout=60)
+    assert b"Traceback" not in stderr
+    assert RunReader(out).incomplete
+    done = agentload("replay", "--resume", out)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_key_of_an_endpoint_is_not_written(trace: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 
 import pytest
-from engine_driving import answer, drive, finished_by_id, request, variant
+from engine_driving import answer, drive, finished_by_id, request, variant, write_variant
 
 from agentload_simbackend import build_engine, load_deployment
 
@@ -18,12 +18,17 @@ S = 1_000_000_000
 
 
 def speeds(name: str, requests: int, seed: int) -> list[float]:
-    """Output tokens/s of sequential requests, 100K in, 1,000 out, each its own prompt."""
+    """Output tokens/s of sequential requests, 100K in, 1,000 out, each its own prompt.
+
+    As published: the tokens after those of the first step, over the time from its end to the last one's.
+    """
     engine = build_engine(load_deployment(name), seed)
     found, now_ns = [], 0
     for index in range(requests):
         done = answer(engine, request(index, 100_000, 1_000), now_ns)
-        found.append(999 / (done.at_ns - done.first_token_at_ns) * S)
+        first = done.arrivals()[0]
+        assert first.at_ns == done.first_token_at_ns
+        found.append((done.output_tokens - first.tokens) / (done.at_ns - first.at_ns) * S)
         now_ns = done.at_ns
     return found
 
@@ -88,6 +93,41 @@ def test_batch_slows_each_stream_as_calibrated(tmp_path: Path, batch: int, per_u
 def test_step_time(name: str, context: int, microseconds: float) -> None:
     timeline = answer(build_engine(load_deployment(name), 0), request(1, context, 200), 0).arrivals()
     assert (timeline[1].at_ns - timeline[0].at_ns) / 1_000 == pytest.approx(microseconds, rel=1e-4)
+
+
+def test_what_limits_the_step_time_may_change_while_nothing_joins_or_leaves(tmp_path: Path) -> None:
+    """At first matrix products (FLOPs), from 5.4K tokens a stream on reading weights and KV (HBM)."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    write_variant(parts, "chips/rubin", fp8_flops=1.75e15)
+    write_variant(parts, "racks/vera-rubin-nvl72", chip="rubin.toml")
+    rack = "parts/vera-rubin-nvl72.toml"
+    deployment = variant(
+        tmp_path,
+        "gemma4-31b/rubin",
+        prefill__rack=rack,
+        decode__rack=rack,
+        speculation=None,
+        decode__replicas=1,
+    )
+    engine, streams = build_engine(deployment, 0), 30
+    text = request(0, 4_000, 1).prompt_runs
+    answer(engine, request(0, 4_000, 1), 0)
+    asked = [(10 * S, request(1 + index, 4_000, 4_000, runs=list(text))) for index in range(streams)]
+    answers = list(finished_by_id(drive(engine, asked)).values())
+    start_ns = max(done.first_token_at_ns for done in answers)
+    end_ns = min(done.at_ns for done in answers)
+    joined = [next(i for i, each in enumerate(done.arrivals()) if each.at_ns == start_ns) for done in answers]
+    times = [each.at_ns for each in answers[0].arrivals() if start_ns <= each.at_ns <= end_ns]
+    limits = set()
+    for index, (before_ns, at_ns) in enumerate(pairwise(times)):
+        context = sum(4_000 + have + 1 + index for have in joined)
+        reading = (30_696_013_824 + 419_430_400 * streams + 40_960 * context) / (8 * 19.2e12 * 0.8)
+        flops = streams * 2 * 30_696_013_824 + 4 * 32 * (10 * 512 * context + 50 * 256 * 1_024 * streams)
+        computing = flops / (8 * 1.75e15 * 0.35)
+        limits.add(reading > computing)
+        assert at_ns - before_ns == pytest.approx((max(reading, computing) + 60 * 65e-6) * S, abs=1.1)
+    assert limits == {False, True}
 
 
 def test_without_speculation_every_step_yields_one_token(tmp_path: Path) -> None:
@@ -171,4 +211,4 @@ def test_same_bytes_on_every_machine() -> None:
     for done in finished_by_id(drive(engine, asked)).values():
         numbers = (done.request_id, done.phases, done.cached_tokens, done.handoff_tokens, done.arrivals())
         digest.update(repr(numbers).encode())
-    assert digest.hexdigest() == "e5342269590e0e12"
+    assert digest.hexdigest() == "27bef8c72128c2f4"

@@ -255,6 +255,17 @@ def test_events_do_not_depend_on_the_tokens_decoded() -> None:
     assert counts[0] == counts[1] <= 6
 
 
+def test_time_that_goes_back_is_an_error() -> None:
+    engine = build_engine(load_deployment("gemma4-31b/pd"), 1)
+    engine.advance(5)
+    with pytest.raises(ValueError, match="time went back from 5 to 4 ns"):
+        engine.submit(request(1, 10, 5), 4)
+    with pytest.raises(ValueError, match="time went back from 5 to 4 ns"):
+        engine.cancel(1, 4)
+    with pytest.raises(ValueError, match="time went back from 5 to 4 ns"):
+        engine.advance(4)
+
+
 def test_a_request_that_contradicts_itself_is_an_error(tmp_path: Path) -> None:
     engine = build_engine(load_deployment("gemma4-31b/pd"), 1)
     with pytest.raises(ValueError, match="10 input tokens in runs of 9"):

@@ -15,6 +15,7 @@ from agentload_simbackend import (
     FirstToken,
     PromptRun,
     Rejected,
+    _prefix_cache,
     build_engine,
     load_deployment,
 )
@@ -115,6 +116,86 @@ def test_resident_context_is_handed_over_in_part() -> None:
     for done in (first, second):
         handoff_bytes = done.handoff_tokens * 40_960 + 1_024 * 409_600
         assert done.phases.handoff_ns == pytest.approx(handoff_bytes / 1_280 + 5_000, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("kept", "answered", "prompt", "windowed"),
+    [
+        # The prompt goes on: the windows are there, but for what the answer has pushed out of them.
+        (100_000, 10, 100_500, 500),
+        (100_000, 600, 100_500, 600),
+        (100_000, 5_000, 100_500, 1_024),
+        (100_000, 10, 100_000, 10),
+        # It goes on from an earlier point, where no windows are: all of it is brought.
+        (50_000, 10, 50_300, 1_024),
+        (99_999, 10, 100_000, 1_024),
+        (300, 10, 400, 400),
+        (300, 10, 300, 300),
+    ],
+)
+def test_sliding_windows_that_are_not_there_are_handed_over(
+    kept: int, answered: int, prompt: int, windowed: int
+) -> None:
+    engine = build_engine(load_deployment("gemma4-31b/pd"), 0)
+    answer(engine, request(1, 100_000, answered, context="a"), 0)
+    runs = [PromptRun("a", kept)]
+    if prompt > kept:
+        runs.append(PromptRun("new", prompt - kept))
+    if kept == 100_000:
+        runs = [PromptRun("a", prompt)]
+    done = answer(engine, request(2, prompt, 10, context="a", runs=runs), 10 * S)
+    assert done.handoff_tokens == max(prompt - kept, 1)
+    handoff_bytes = done.handoff_tokens * 40_960 + windowed * 409_600
+    assert done.phases.handoff_ns == pytest.approx(handoff_bytes / 1_280 + 5_000, abs=2)
+
+
+@given(st.integers(1, 3_000), st.integers(0, 3_000), st.one_of(st.none(), st.integers(0, 3_000)))
+def test_missing_window_tokens_are_those_that_a_ring_of_them_lacks(
+    prompt: int, resident: int, past: int | None
+) -> None:
+    kv = load_deployment("gemma4-31b/pd").kv
+    resident = min(prompt, resident)
+    wanted = set(range(prompt)[-1_024:])
+    there = set() if past is None else set(range(resident + past)[-1_024:]) & set(range(resident))
+    assert kv.missing_window_tokens(prompt, resident, past) == len(wanted - there)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "handed", "windowed"),
+    [
+        # On the link: what was there before stays, without the sliding windows.
+        (31, 52_000, 1_024),
+        # In decode: the whole prompt is there.
+        (900, 2_000, 1_024),
+    ],
+)
+def test_a_cancelled_turn_leaves_its_context_where_it_is(at_ms: int, handed: int, windowed: int) -> None:
+    engine = build_engine(load_deployment("gemma4-31b/pd"), 0)
+    answer(engine, request(1, 100_000, 10, context="a"), 0)
+    answer(engine, request(2, 150_000, 1, context="other"), 5 * S)  # so that prefill takes no time below
+    asked = request(3, 150_000, 20_000, context="a", runs=[PromptRun("a", 100_000), PromptRun("b", 50_000)])
+    (prefilled,) = finished_by_id(drive(engine, [(10 * S, asked)], cancels=[(1_000 * S, 9)])).values()
+    engine = build_engine(load_deployment("gemma4-31b/pd"), 0)
+    answer(engine, request(1, 100_000, 10, context="a"), 0)
+    cancel_ns = 10 * S + prefilled.phases.prefill_ns + (at_ms - 30) * MS
+    assert finished_by_id(drive(engine, [(10 * S, asked)], cancels=[(cancel_ns, 3)])) == {}
+    runs = [PromptRun("a", 100_000), PromptRun("b", 52_000)]
+    done = answer(engine, request(4, 152_000, 10, context="a", runs=runs), 20 * S)
+    assert (done.replica, done.handoff_tokens) == (0, handed)
+    handoff_bytes = handed * 40_960 + windowed * 409_600
+    assert done.phases.handoff_ns == pytest.approx(handoff_bytes / 1_280 + 5_000, abs=2)
+
+
+def test_the_prefix_cache_is_bounded_in_runs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_cache, "MOST_RUNS", 100)
+    engine = build_engine(load_deployment("gemma4-31b/pd"), 0)
+
+    def cached(name: str, at_s: int) -> int:
+        runs = [PromptRun(f"{name} {place}", 64) for place in range(30)]
+        return answer(engine, request(at_s, 30 * 64, 1, runs=runs), at_s * S).cached_tokens
+
+    assert [cached(name, 1 + at_s) for at_s, name in enumerate("abcabcd")] == [0] * 3 + [1_856] * 3 + [0]
+    assert [cached(name, 10 + at_s) for at_s, name in enumerate("cda")] == [1_856, 1_856, 0]
 
 
 def test_evicted_context_is_handed_over_whole(tmp_path: Path) -> None:

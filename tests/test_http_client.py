@@ -59,6 +59,12 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
         await asyncio.sleep(0)
 
 
+async def _send_nothing() -> None:
+    """Let callbacks of closed connections run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("with_head", [0, 1, 3])
 async def test_each_read_of_a_chunked_body_is_stamped(with_head: int) -> None:
     events = [b"data: %d\n\n" % number for number in range(6)]
@@ -141,6 +147,67 @@ async def test_a_body_with_a_length_and_one_that_ends_with_the_connection() -> N
     assert closed.marks.body_bytes[-1] == len(closed.body)
 
 
+@pytest.mark.parametrize("end", [b"0\r\n\r\nextra", b"0\r\n\n", b"zz\r\nfoo\r\n"])
+async def test_an_end_that_the_last_bytes_do_not_show_is_found(end: bytes) -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD)
+        await _send(writer, chunk(b"data: x\n\n"))
+        await _send(writer, end)
+
+    (answer,) = await post(handler)
+    assert answer.body == b"data: x\n\n"
+    assert (answer.error is None) == (end != b"zz\r\nfoo\r\n")
+
+
+async def test_interim_answers_do_not_hide_the_arrivals() -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
+        await _send(writer, b"HTTP/1.1 100 Continue\r\n\r\n")
+        await _send(writer, HEAD)
+        for _i in range(3):
+            await _send(writer, chunk(b"data: x\n\n"))
+        await _send(writer, b"0\r\n\r\n")
+
+    (answer,) = await post(handler)
+    assert (answer.status, answer.error, answer.body) == (200, None, b"data: x\n\n" * 3)
+    assert {9, 18, 27} <= set(answer.marks.body_bytes)
+
+
+@pytest.mark.parametrize("chunks", [0, 3])
+async def test_a_silent_endpoint_fails_and_what_came_is_kept(chunks: int) -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        if chunks:
+            await _send(writer, HEAD)
+        for _i in range(chunks):
+            await _send(writer, chunk(b"data: x\n\n"))
+        await asyncio.Event().wait()
+
+    async with serve(handler) as url, StampingClient(idle_s=0.2) as client:
+        answer = await client.post(url, b"{}", {})
+    assert answer.error == "nothing came from the endpoint for 0.2 s"
+    assert answer.body == b"data: x\n\n" * chunks
+
+
+async def test_a_cancelled_request_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    arrived = asyncio.Event()
+
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD)
+        await _send(writer, chunk(b"data: x\n\n"))
+        arrived.set()
+        await asyncio.Event().wait()
+
+    async with serve(handler) as url:
+        async with StampingClient() as client:
+            task = asyncio.create_task(client.post(url, b"{}", {}))
+            await arrived.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await _send_nothing()
+    assert caplog.text == ""
+
+
 async def test_a_cut_stream_keeps_what_came() -> None:
     async def handler(writer: asyncio.StreamWriter, _: int) -> None:
         await _send(writer, HEAD)
@@ -169,6 +236,42 @@ async def test_a_stale_connection_is_tried_once_more() -> None:
     answers = await post(handler, times=3)
     assert [answer.error for answer in answers] == [None] * 3
     assert answered == 3
+
+
+@pytest.mark.parametrize("number_closed", [0, 1])
+async def test_a_request_that_was_read_and_worked_on_is_not_sent_again(number_closed: int) -> None:
+    seen = 0
+
+    async def handler(writer: asyncio.StreamWriter, number: int) -> None:
+        nonlocal seen
+        seen += 1
+        if number == number_closed:
+            # On a reused connection only a late close tells that the request was worked on.
+            await asyncio.sleep(0.15 if number else 0)
+            writer.close()
+            return
+        await _send(writer, HEAD + chunk(b"data: x\n\n") + b"0\r\n\r\n")
+
+    answers = await post(handler, times=number_closed + 1)
+    assert answers[-1].error == "the endpoint closed the connection without an answer"
+    assert seen == number_closed + 1
+
+
+async def test_a_request_that_cannot_be_sent_fails_in_one_line() -> None:
+    async with StampingClient() as client:
+        answer = await client.post("http://127.0.0.1:9/", b"{}", {"x-bad": "a\nb"})
+    assert answer.status is None
+    assert answer.error is not None
+    assert "\n" not in answer.error
+
+
+async def test_redirects_are_answers_not_followed() -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        head = b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"
+        await _send(writer, head)
+
+    (answer,) = await post(handler)
+    assert (answer.status, answer.error) == (301, None)
 
 
 async def test_an_endpoint_that_never_answers_fails_in_one_line() -> None:

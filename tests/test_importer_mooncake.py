@@ -56,6 +56,59 @@ def test_rows_of_one_session_are_its_turns_wherever_they_stand(tmp_path: Path) -
     assert reader.report.problem_count == 0
 
 
+def test_a_first_row_is_sent_at_its_timestamp_whatever_its_delay(tmp_path: Path) -> None:
+    reader, turns = read(
+        tmp_path,
+        {"session_id": "a", "timestamp": 500, "delay": 250, "input_length": 1},
+        {"session_id": "a", "timestamp": 900, "delay": 250, "input_length": 2},
+        {"session_id": "b", "delay": 250, "input_length": 3},
+        {"timestamp": 700, "delay": 250, "input_length": 4},
+    )
+    assert [(turn.start_ms, turn.delay_ms) for turn in turns] == [
+        (500.0, None),
+        (900.0, 250.0),
+        (None, 250.0),
+        (700.0, None),
+    ]
+    (sentence,) = reader.report.assumptions
+    assert sentence == "a session's first row is sent at its timestamp; its delay does not come on top"
+
+
+def test_a_gap_that_the_file_does_not_tell_is_an_assumption(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"session_id": "a", "timestamp": 0, "input_length": 1},
+        {"session_id": "a", "timestamp": 9_000, "input_length": 2},
+        {"session_id": "a", "timestamp": 12_000, "input_length": 3},
+    ]
+    reader, turns = read(tmp_path, *rows)
+    assert [(turn.start_ms, turn.delay_ms) for turn in turns] == [
+        (0.0, None),
+        (9_000.0, None),
+        (12_000.0, None),
+    ]
+    (sentence,) = reader.report.assumptions
+    assert "a timestamp and no delay is sent as soon as the row before it" in sentence
+    reader, _ = read(tmp_path, rows[0], {"session_id": "a", "delay": 5, "input_length": 2})
+    assert reader.report.assumptions == ()
+
+
+def test_a_made_name_is_no_session_of_the_file(tmp_path: Path) -> None:
+    reader, turns = read(
+        tmp_path,
+        {"session_id": "line-2", "input_length": 1},
+        {"input_length": 2},
+        {"session_id": "line-2", "input_length": 3},
+        {"input_length": 4},
+    )
+    assert {turn.input_tokens: turn.session_id for turn in turns} == {
+        1: "line-2",
+        2: "line-2'",
+        3: "line-2",
+        4: "line-4",
+    }
+    assert reader.report.problem_count == 0
+
+
 def test_a_session_is_held_no_longer_than_it_is_open(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     rows = [{"session_id": f"s{n // 2}", "input_length": n} for n in range(2_000)]

@@ -151,6 +151,32 @@ def test_a_subagent_without_requests_is_a_tool_call_of_its_duration(tmp_path: Pa
 def test_agents_of_the_same_name_stay_apart(tmp_path: Path) -> None:
     _, turns = read(tmp_path, request(0), marker(9, 5, request(0)), marker(9, 5, request(0)), request(20))
     assert [turn.agent_id for turn in turns] == [None, "a1", "a1#2", None]
+    names = ["a#2", "a", "a", "a#2", "a", "a#2#2"]
+    reader, turns = read(tmp_path, request(0), *[marker(9, 5, request(0), agent_id=name) for name in names])
+    assert [turn.agent_id for turn in turns[1:]] == ["a#2", "a", "a#3", "a#2#2", "a#4", "a#2#2#2"]
+    assert reader.report.problem_count == 0
+
+
+def nested(levels: int) -> str:
+    """A file whose only sub-agent starts one that starts one, and so on."""
+    inner = json.dumps(request(0))
+    for _ in range(levels):
+        inner = f'{{"t": 1, "type": "subagent", "agent_id": "a", "duration_ms": 1, "requests": [{inner}]}}'
+    return f'{{"block_size": 64, "requests": [{json.dumps(request(0))}, {inner}, {json.dumps(request(50))}]}}'
+
+
+@pytest.mark.parametrize("levels", [16, 17, 600, 3_000])
+def test_nesting_is_read_to_16_levels_and_reported_beyond(tmp_path: Path, levels: int) -> None:
+    path = tmp_path / "conversation.json"
+    path.write_text(nested(levels))
+    reader = open_trace(path)
+    turns = list(reader.turns())
+    assert [turn.turn_id for turn in turns if turn.agent_id is None] == ["0", "2"]
+    assert len(turns) == (3 if levels == 16 else 2)
+    report = reader.report
+    assert report.lines_accounted == report.lines_read == 19
+    assert all("nested too deeply" in problem.message for problem in report.problems)
+    assert (report.problem_count > 0) == (levels > 16)
 
 
 def test_a_subagent_before_any_turn_waits_for_nothing(tmp_path: Path) -> None:
@@ -250,7 +276,19 @@ def test_a_bad_marker_costs_no_request(tmp_path: Path) -> None:
 def test_records_of_another_kind_are_skipped(tmp_path: Path) -> None:
     reader, turns = read(tmp_path, request(0), 5, [], {"type": 3, "t": 1, "in": 1}, request(10))
     assert [turn.turn_id for turn in turns] == ["0", "3", "4"]  # only `type` is odd in the fourth
-    assert [p.field for p in reader.report.problems] == ["requests[1]", "requests[2]"]
+    assert [(p.field, p.kept) for p in reader.report.problems] == [
+        ("requests[1]", False),
+        ("requests[2]", False),
+        ("requests[3].type", True),
+    ]
+
+
+def test_a_request_of_an_unknown_type_is_read_and_reported(tmp_path: Path) -> None:
+    reader, turns = read(tmp_path, request(0, type="s"), request(1, type=None), request(2, type="embedding"))
+    assert len(turns) == 3
+    assert [str(p).partition(": ")[2] for p in reader.report.problems] == [
+        "requests[2].type: unknown type 'embedding'; read as a request"
+    ]
 
 
 def test_a_wrong_header_field_is_replaced_and_reported(tmp_path: Path) -> None:
@@ -258,6 +296,27 @@ def test_a_wrong_header_field_is_replaced_and_reported(tmp_path: Path) -> None:
     assert turn.session_id == "conversation"
     assert turn.blocks is not None
     assert [(p.field, p.kept) for p in reader.report.problems] == [("id", True), ("block_size", True)]
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ({"block_size": 0}, "block_size: must be 1 to 2^63 - 1, is 0; 64 is taken instead"),
+        ({"block_size": -64}, "block_size: must be 1 to 2^63 - 1, is -64; 64 is taken instead"),
+        ({"block_size": 2**63}, f"block_size: must be 1 to 2^63 - 1, is {2**63}; 64 is taken instead"),
+        (
+            {"hash_id_scope": "world"},
+            "hash_id_scope: 'world' is neither 'local' nor 'global'; 'local' is taken instead",
+        ),
+    ],
+)
+def test_a_header_field_that_makes_no_sense_is_replaced_and_reported(
+    tmp_path: Path, header: dict[str, Any], problem: str
+) -> None:
+    reader, (turn,) = read(tmp_path, request(0), **header)
+    assert [str(p).partition(": ")[2] for p in reader.report.problems] == [problem]
+    assert turn.blocks is not None
+    assert (turn.blocks.block_tokens, turn.blocks.scope) == (64, "session")
 
 
 def test_unknown_fields_are_counted(tmp_path: Path) -> None:

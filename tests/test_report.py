@@ -7,51 +7,14 @@ import json
 import re
 import subprocess
 import sys
-from html import unescape
 from pathlib import Path
 
 import pytest
+from report_output import report, specs, without_scripts, words
 from run_rows import MS, agent_session, failed_row, turn_row, write_run
 
-from agentload._cli import main
 from agentload_analysis import summarise, write_csv, write_html
-from agentload_traces import AgentloadError, RequestRow, RunDirectoryError
-
-
-def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", *map(str, arguments)])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
-
-
-def words(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
-
-
-def without_scripts(html: str) -> str:
-    """The page without its JavaScript; the data of the plots stay."""
-    return re.sub(r"<script>.*?</script>", "", html, flags=re.S)
-
-
-def specs(page: Path) -> dict[str, dict[str, object]]:
-    found = re.search(r'<script type="application/json" id="specs">(.*?)</script>', page.read_text(), re.S)
-    assert found
-    loaded: dict[str, dict[str, object]] = json.loads(found[1])
-    return loaded
-
-
-def data_of(spec: dict[str, object]) -> list[dict[str, object]]:
-    datasets = spec["datasets"]
-    assert isinstance(datasets, dict)
-    return [row for rows in datasets.values() for row in rows]
-
-
-def sub_agent_session() -> list[RequestRow]:
-    first = turn_row("s", "m0", 0, None, phases_ns=(0, 5 * MS, 1 * MS, 50 * MS, 1 * MS), output_tokens=50)
-    child = turn_row("s", "c0", 0, first, agent_id="explore", phases_ns=(0, 5 * MS, 0, 80 * MS, 0))
-    last = turn_row("s", "m1", 1, child, phases_ns=(0, 5 * MS, 1 * MS, 50 * MS, 1 * MS), output_tokens=50)
-    return [first, child, last]
+from agentload_traces import AgentloadError, RunDirectoryError
 
 
 def test_the_text_has_the_headline_its_conditions_and_all_tables(
@@ -64,7 +27,7 @@ def test_the_text_has_the_headline_its_conditions_and_all_tables(
     assert "12 sessions, 480 turns" in text
     assert f"{summary['output_tokens_per_s_per_user']['p50']:,.0f} tokens/s at the median" in text
     assert "gemma4-31b/pd (mode pd); virtual time (simulated)" in text
-    assert "concurrency 2" in text
+    assert "closed loop, 2 sessions at a time" in text
     assert "The hand-off link is an estimate." in text
     assert "Sessions, the slowest 10 of 12 (seconds)" in text
     assert text.count("session-") == 10
@@ -97,6 +60,137 @@ def test_an_incomplete_run_says_so_first(tmp_path: Path, capsys: pytest.CaptureF
     assert "5 of 201 planned turns" in first
     stopped = write_run(tmp_path / "stopped", agent_session(1, 5), status="interrupted")
     assert "INCOMPLETE: the run was interrupted" in report(capsys, stopped)
+
+
+def test_sessions_that_were_cut_off_are_named_and_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*agent_session(1, 5), *agent_session(2, 5)]
+    for row in rows:
+        row.session_turns = 201 if row.session_id == "session-1" else 5
+    run = write_run(tmp_path / "run", rows, status="interrupted", turns_planned=206)
+    out = report(capsys, run)
+    text = words(out)
+    assert (
+        "10 of 206 planned turns. Not played to the end, and so not in the session times: 1 session." in text
+    )
+    assert "The one session answered whole took" in text
+    assert re.search(r"^session-1 +5 of 201 ", out, re.M)
+    assert re.search(r"^session-2 +5 ", out, re.M)
+    assert re.search(r"^sum of 1 whole +5 ", out, re.M)
+    for row in rows:
+        row.session_turns = 201
+    none_whole = words(report(capsys, write_run(tmp_path / "none", rows, status="interrupted")))
+    assert "No session was answered whole" in none_whole
+    assert "A session took" not in none_whole
+
+
+def test_an_unfinished_run_whose_rows_do_not_tell_how_long_its_sessions_are_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = agent_session(1, 5)
+    for row in rows:
+        row.session_turns = None
+    run = write_run(tmp_path / "run", rows, status="interrupted")
+    assert "Of 1 session it is unknown whether they were cut off" in words(report(capsys, run))
+
+
+def test_damaged_lines_are_told_in_the_headline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", agent_session(1, 5), status="running")
+    with (run / "requests.jsonl").open("ab") as journal:
+        journal.write(b'{"session_id": "s')
+    assert "Not in it: 1 line of its files, cut off or damaged." in words(report(capsys, run))
+
+
+@pytest.mark.parametrize(
+    ("options", "loop"),
+    [
+        ({"concurrency": None, "speed": 1.0}, "open loop at recorded starts; speed 1.0"),
+        ({"concurrency": 1}, "closed loop, 1 session at a time"),
+        ({"concurrency": 12}, "closed loop, 12 sessions at a time"),
+        ({"speed": 2.0, "strict": False, "arrivals": True, "trace_format": "weka"}, "speed 2.0; seed 7"),
+    ],
+)
+def test_the_conditions_tell_which_loop_was_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, object], loop: str
+) -> None:
+    run = write_run(tmp_path / "run", agent_session(1, 3), options=options)
+    text = words(report(capsys, run))
+    assert loop in text
+    assert ("loop" in text) == ("concurrency" in options)
+    assert "strict" not in text
+
+
+def test_fitted_and_estimated_numbers_stand_below_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("A calibration, no validation.", "Memory = 0.9 is fitted.", "Replicas = 2 is an estimate.")
+    run = write_run(tmp_path / "run", agent_session(1, 3), conditions=given)
+    out = report(capsys, run, "--html", tmp_path / "page.html")
+    html = without_scripts((tmp_path / "page.html").read_text(encoding="utf-8"))
+    for text, table in ((out, "From token to token, by context"), (html, "</table>")):
+        assert text.index(given[0]) < text.index(table) < text.index(given[1]) < text.index(given[2])
+        assert text.index("2 lines below the tables") < text.index(table)
+        assert text.rindex("What these numbers rest on") > text.rindex(table)
+        assert all(text.count(sentence) == 1 for sentence in given)
+
+
+def test_a_run_against_an_endpoint_says_what_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = agent_session(1, 5, told=False)
+    for row in rows:
+        row.cached_tokens = None
+    changes: dict[str, object] = {"mode": "endpoint", "target": "http://host:1/v1", "conditions": ()}
+    text = words(report(capsys, write_run(tmp_path / "run", rows, **changes)))
+    unknown = re.search(r"Unknown: (.*?)\. Conditions:", text)
+    assert unknown
+    for part in ("hardware", "batch size", "other load", "queue, prefill and hand-off", "prefix cache"):
+        assert part in unknown[1]
+    assert "rest on" not in text
+    told = words(report(capsys, write_run(tmp_path / "told", agent_session(1, 5), **changes)))
+    assert "Unknown: the endpoint's hardware, batch size and other load. Conditions" in told
+    simulated = words(report(capsys, write_run(tmp_path / "simulated", agent_session(1, 5))))
+    assert "Unknown" not in simulated
+
+
+def test_answers_in_one_arrival_have_no_speed_and_the_report_says_how_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = agent_session(1, 4, arrivals=True)
+    for row in rows:
+        row.output_tokens, row.arrival_dt_us, row.arrival_tokens = 3, [5], [3]
+    text = words(report(capsys, write_run(tmp_path / "run", rows)))
+    assert "4 answers came whole in one arrival" in text
+    assert "Output speed per user unknown" in text
+    assert "contexts of 5.96K to" in text
+    assert "tokens/s at the median" not in text
+
+
+def test_a_session_of_nearly_an_hour_is_rounded_to_an_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def took(name: str, ms: int) -> str:
+        row = turn_row("s", "t", 0, None, phases_ns=(0, 0, 0, ms * MS, 0))
+        found = re.search(r"The session took (.*?)\.\n", report(capsys, write_run(tmp_path / name, [row])))
+        assert found
+        return found[1]
+
+    assert took("over", 3_599_600) == "1 h 0 min"
+    assert took("under", 3_599_400) == "59 min 59 s"
+
+
+def test_paths_with_wildcards_are_names_like_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a[1] b*c ?"
+    folder.mkdir()
+    for name, status in (("done", "complete"), ("going", "running")):
+        run = write_run(folder / name, agent_session(1, 5), status=status)
+        out = report(capsys, run, "--csv", folder / f"csv-{name}", "--html", folder / f"{name}.html")
+        assert "1 session, 5 turns" in out
+        assert len(list((folder / f"csv-{name}").iterdir())) == 3
+        assert (folder / f"{name}.html").exists()
 
 
 def test_failures_are_told_with_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +236,23 @@ def test_a_run_without_rows_is_reported(tmp_path: Path, capsys: pytest.CaptureFi
     assert specs(tmp_path / "p.html") == {}
 
 
+def test_a_run_of_failures_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [failed_row(f"s{n}", "t", 0, None, "HTTP 503") for n in range(3)]
+    page = tmp_path / "p.html"
+    text = words(report(capsys, write_run(tmp_path / "run", rows), "--csv", tmp_path / "t", "--html", page))
+    assert (
+        "3 turns failed, 0 skipped after a failure, in 3 sessions that the session times leave out." in text
+    )
+    assert "No session was answered whole" in text
+    assert "HTTP 503 (3x)" in text
+    assert "Where it went" not in text
+    assert "Output speed" not in text
+    assert "Until the first token, by turn" in text
+    assert "From token to token" not in text
+    assert specs(page) == {}
+    assert "3 turns failed" in page.read_text(encoding="utf-8")
+
+
 def test_json_is_the_summary_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", agent_session(1, 20))
     assert json.loads(report(capsys, run, "--json", "--html", tmp_path / "p.html")) == summarise(run)
@@ -175,89 +286,6 @@ def test_a_directory_that_is_no_run_gives_one_line_and_exit_code_2(tmp_path: Pat
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"error: .*run directory.*\n", done.stderr)
-
-
-def test_the_page_holds_words_tables_and_plots(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [row for s in range(12) for row in agent_session(s, 60)])
-    page = write_html(run, tmp_path / "page.html")
-    html = page.read_text(encoding="utf-8")
-    assert list(specs(page)) == ["timeline", "ttft", "tpot", "speed"]
-    assert all(f'id="plot-{name}"' in html for name in specs(page))
-    assert "A session took" in html
-    assert without_scripts(html).count("<table>") == 5
-    assert "prefers-color-scheme: dark" in html
-    assert "vegaEmbed" in html
-    median = summarise(run)["output_tokens_per_s_per_user"]["p50"]
-    assert f"{median:,.0f} tokens/s at the median" in unescape(html)
-    bars = data_of(specs(page)["timeline"])
-    assert {bar["part"] for bar in bars} >= {"queue", "prefill", "hand-off", "decode", "tools", "think"}
-    assert len({bar["lane"] for bar in bars}) == 10
-    assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_the_page_loads_nothing_from_anywhere(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", agent_session(1, 60))
-    html = write_html(run, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Content-Security-Policy\" content=\"default-src 'none'" in html
-    ours = without_scripts(html)
-    assert not re.search(r"""(?:src|href|action|poster|data)\s*=\s*["']""", ours)
-    assert "http:" not in ours
-    assert "https:" not in ours
-    assert "@import" not in html
-    assert not re.search(r"""(?:import|fetch|importScripts|url)\s*\(\s*["'`]?https?:""", html)
-    assert not re.search(r"""\.(?:src|href)\s*=\s*["'`]https?:""", html)
-
-
-def test_names_in_a_trace_cannot_break_the_page(tmp_path: Path) -> None:
-    rows = agent_session(1, 3)
-    for row in rows:
-        row.session_id = "</script><script>alert(1)</script>"
-    page = write_html(write_run(tmp_path / "run", rows, target="<b>x"), tmp_path / "page.html")
-    html = page.read_text(encoding="utf-8")
-    assert "alert(1)</script>" not in html
-    assert "<b>x" not in html
-    assert any("</script>" in str(bar["lane"]) for bar in data_of(specs(page)["timeline"]))
-
-
-def test_a_short_timeline_shows_every_part_where_it_was(tmp_path: Path) -> None:
-    page = write_html(write_run(tmp_path / "run", sub_agent_session()), tmp_path / "page.html")
-    bars = [
-        (bar["lane"], bar["part"], round(float(str(bar["from"])) * 1e3), round(float(str(bar["to"])) * 1e3))
-        for bar in data_of(specs(page)["timeline"])
-    ]
-    assert bars == [
-        ("s", "prefill", 0, 5),
-        ("s", "hand-off", 5, 6),
-        ("s", "decode", 6, 56),
-        ("s", "network + client", 56, 57),
-        ("s", "prefill", 142, 147),
-        ("s", "hand-off", 147, 148),
-        ("s", "decode", 148, 198),
-        ("s", "network + client", 198, 199),
-        ("s › explore", "prefill", 57, 62),
-        ("s › explore", "decode", 62, 142),
-    ]
-
-
-def test_a_long_timeline_is_summed_up_without_losing_time(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [row for s in range(10) for row in agent_session(s, 250)])
-    bars = data_of(specs(write_html(run, tmp_path / "page.html"))["timeline"])
-    assert len(bars) < 5_000
-    minutes: dict[object, float] = {}
-    for bar in bars:
-        length = float(str(bar["to"])) - float(str(bar["from"]))
-        minutes[bar["part"]] = minutes.get(bar["part"], 0.0) + length
-    split = summarise(run)["session_split_s"]
-    assert minutes["tools"] == pytest.approx(split["tool"]["sum"] / 60, rel=1e-3)
-    assert minutes["decode"] == pytest.approx(split["decode"]["sum"] / 60, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_the_page_of_a_large_run_stays_small(tmp_path: Path) -> None:
-    rows = [row for s in range(100) for row in agent_session(s, 300)]
-    page = write_html(write_run(tmp_path / "run", rows), tmp_path / "page.html")
-    assert page.stat().st_size < 3_000_000
-    assert len(data_of(specs(page)["speed"])) <= 61
 
 
 def test_bad_places_to_write_to_give_one_line(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_runs import FINISHED, a_call, a_manifest, a_row, dicts, expected
 
-from agentload_traces import Manifest, RequestRow, RunDirectoryError, RunReader, RunWriter, ToolCallRow
+from agentload_traces import RequestRow, RunDirectoryError, RunReader, RunWriter, ToolCallRow
 
 small_ints = st.integers(0, 10**12)
 optional_ints = st.none() | small_ints
@@ -46,43 +47,6 @@ tool_call_rows = st.builds(
 )
 
 
-def a_manifest() -> Manifest:
-    return Manifest(
-        status="running",
-        clock="virtual",
-        seed=7,
-        target="gemma4-31b/pd",
-        mode="pd",
-        trace="t.jsonl",
-        conditions=("concurrency 1", "the link is an estimate"),
-        options={"speed": 1.5, "max_turns": None},
-    )
-
-
-def a_row(session: int, turn: int) -> RequestRow:
-    return RequestRow(
-        session_id=f"s{session}",
-        turn_id=f"t{turn}",
-        turn_index=turn,
-        scheduled_ns=1000 * turn,
-        end_ns=1000 * turn + 900,
-    )
-
-
-def a_call(session: int, turn: int) -> ToolCallRow:
-    return ToolCallRow(
-        session_id=f"s{session}", turn_id=f"t{turn}", call_index=0, start_ns=turn, end_ns=turn + 1
-    )
-
-
-def dicts(frame: pl.LazyFrame) -> list[dict[str, object]]:
-    return frame.collect().to_dicts()
-
-
-def expected(rows: list[RequestRow] | list[ToolCallRow]) -> list[dict[str, object]]:
-    return [msgspec.structs.asdict(row) for row in rows]
-
-
 @settings(max_examples=25, deadline=None)
 @given(requests=st.lists(request_rows, max_size=8), calls=st.lists(tool_call_rows, max_size=4))
 def test_rows_come_back_from_journal_parquet_and_resumed_journal(
@@ -104,74 +68,7 @@ def test_rows_come_back_from_journal_parquet_and_resumed_journal(
         assert dicts(reader.tool_calls()) == expected(calls)
         assert reader.incomplete == (step != "complete")
         assert reader.torn_lines == 0
-    assert sorted(p.name for p in path.iterdir()) == [
-        "manifest.json",
-        "requests.parquet",
-        "tool_calls.parquet",
-    ]
-
-
-def test_a_journal_torn_at_any_byte_reads_to_its_last_whole_line_and_resumes(tmp_path: Path) -> None:
-    rows = [a_row(0, turn) for turn in range(3)]
-    with RunWriter(tmp_path / "run", a_manifest()) as writer:
-        for row in rows:
-            writer.add_request(row)
-    journal = tmp_path / "run" / "requests.jsonl"
-    whole = journal.read_bytes()
-    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
-    for length in range(len(whole) + 1):
-        journal.write_bytes(whole[:length])
-        kept = sum(end <= length for end in ends)
-        reader = RunReader(tmp_path / "run")
-        assert reader.requests().collect().height == kept
-        assert reader.torn_lines == (0 if length in (0, *ends) else 1)
-        assert reader.incomplete
-    for length in (0, 1, ends[0], ends[1] - 1, ends[2] - 2):
-        journal.write_bytes(whole[:length])
-        kept = sum(end <= length for end in ends)
-        with RunWriter.resume(tmp_path / "run") as writer:
-            writer.add_request(rows[2])
-        assert dicts(RunReader(tmp_path / "run").requests()) == expected([*rows[:kept], rows[2]])
-
-
-def test_rows_reach_the_disk_after_a_second_of_the_callers_clock(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path / "run", a_manifest())
-    writer.tick(5_000_000_000)
-    writer.add_request(a_row(0, 0))
-    writer.add_tool_call(a_call(0, 0))
-    writer.tick(5_999_999_999)
-    assert RunReader(tmp_path / "run").requests().collect().height == 0
-    writer.tick(6_000_000_000)
-    assert RunReader(tmp_path / "run").requests().collect().height == 1
-    assert RunReader(tmp_path / "run").tool_calls().collect().height == 1
-    writer.close()
-
-
-def test_many_rows_reach_the_disk_without_a_tick(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run", a_manifest()) as writer:
-        for turn in range(2_000):
-            writer.add_request(a_row(0, turn))
-        assert RunReader(tmp_path / "run").requests().collect().height >= 1_000
-
-
-def test_a_killed_writer_leaves_a_readable_incomplete_directory(tmp_path: Path) -> None:
-    script = """
-import os, sys
-from agentload_traces import Manifest, RequestRow, RunWriter
-m = Manifest(status="running", clock="wall", seed=0, target="x", mode="endpoint", trace="t")
-w = RunWriter(sys.argv[1], m)
-for i in range(3):
-    w.add_request(RequestRow(session_id="s", turn_id=str(i), turn_index=i))
-w.tick(10**9)
-w.add_request(RequestRow(session_id="s", turn_id="3", turn_index=3))
-os._exit(9)
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], check=False)
-    assert done.returncode == 9
-    reader = RunReader(tmp_path / "run")
-    assert reader.incomplete
-    assert reader.manifest.status == "running"
-    assert reader.requests().collect()["turn_id"].to_list() == ["0", "1", "2"]
+    assert sorted(p.name for p in path.iterdir()) == FINISHED
 
 
 def test_a_resumed_run_keeps_complete_sessions_and_drops_partial_ones(tmp_path: Path) -> None:
@@ -188,43 +85,13 @@ def test_a_resumed_run_keeps_complete_sessions_and_drops_partial_ones(tmp_path: 
     done = writer.completed_sessions(lambda _, turns: len(turns) == 3 and "failed" not in turns.values())
     assert done == {"s0", "s2"}
     assert writer.completed_sessions(lambda _, turns: "failed" in turns.values()) == {"s3"}
-    assert writer.drop_sessions({"s1", "s3"}) == 3
+    assert writer.keep_sessions(done) == 3
     writer.add_request(a_row(1, 0))
     writer.finish("complete")
     reader = RunReader(tmp_path / "run")
     assert reader.requests().collect()["session_id"].to_list() == ["s0", "s2"] * 3 + ["s1"]
     assert set(reader.tool_calls().collect()["session_id"]) == {"s0", "s2"}
     assert not reader.incomplete
-
-
-def test_a_kill_between_the_steps_of_finish_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    writer = RunWriter(path, a_manifest())
-    writer.add_request(a_row(0, 0))
-    writer.add_tool_call(a_call(0, 0))
-    writer.flush()
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    writer.finish("complete")
-    after = {file.name: file.read_bytes() for file in path.iterdir()}
-    steps = [
-        {**before, "requests.parquet": after["requests.parquet"]},
-        {**before, "requests.parquet": after["requests.parquet"], "tool_calls.parquet.tmp": b"PAR"},
-        {**before, **{k: v for k, v in after.items() if k != "manifest.json"}},
-        {k: v for k, v in {**after, **before}.items() if k != "requests.jsonl"},
-        {**after, "manifest.json": before["manifest.json"]},
-    ]
-    for number, files in enumerate(steps):
-        copy = tmp_path / str(number)
-        copy.mkdir()
-        for name, content in files.items():
-            (copy / name).write_bytes(content)
-        reader = RunReader(copy)
-        assert reader.incomplete
-        assert dicts(reader.requests()) == expected([a_row(0, 0)])
-        assert dicts(reader.tool_calls()) == expected([a_call(0, 0)])
-        RunWriter.resume(copy).finish("complete")
-        assert (copy / "requests.parquet").read_bytes() == after["requests.parquet"]
-        assert not RunReader(copy).incomplete
 
 
 def test_equal_rows_give_equal_parquet_bytes_with_any_number_of_threads(tmp_path: Path) -> None:
@@ -317,14 +184,30 @@ def test_missing_and_foreign_directories_give_one_clear_line(tmp_path: Path) -> 
         assert "\n" not in str(caught.value)
 
 
-def test_a_foreign_line_in_a_journal_is_named_on_resume(tmp_path: Path) -> None:
-    RunWriter(tmp_path / "run", a_manifest()).close()
-    (tmp_path / "run" / "requests.jsonl").write_bytes(b"hello\n")
-    with RunWriter.resume(tmp_path / "run") as writer:
-        with pytest.raises(RunDirectoryError, match=r"requests\.jsonl, line 1: not a row"):
-            writer.completed_sessions(lambda _, turns: bool(turns))
-        with pytest.raises(RunDirectoryError, match="line 1"):
-            writer.drop_sessions({"s"})
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a?", "x=1"])
+def test_a_directory_name_is_no_pattern(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with RunWriter(path, a_manifest()) as writer:
+        writer.add_request(a_row(0, 0))
+        writer.add_tool_call(a_call(0, 0))
+        writer.finish("interrupted")
+    RunWriter.resume(path).finish("complete")
+    assert dicts(RunReader(path).requests()) == expected([a_row(0, 0)])
+    assert dicts(RunReader(path).tool_calls()) == expected([a_call(0, 0)])
+
+
+def test_a_column_that_an_older_version_did_not_write_is_unknown(tmp_path: Path) -> None:
+    row = a_row(0, 0)
+    row.session_turns = 1
+    with RunWriter(tmp_path / "run", a_manifest()) as writer:
+        writer.add_request(row)
+        writer.finish("interrupted")
+    table = tmp_path / "run" / "requests.parquet"
+    assert RunReader(tmp_path / "run").requests().collect()["session_turns"].to_list() == [1]
+    pl.read_parquet(table).drop("session_turns").with_columns(later=pl.lit(1)).write_parquet(table)
+    assert dicts(RunReader(tmp_path / "run").requests()) == expected([a_row(0, 0)])
+    RunWriter.resume(tmp_path / "run").finish("complete")
+    assert dicts(RunReader(tmp_path / "run").requests()) == expected([a_row(0, 0)])
 
 
 def test_reading_and_writing_rows_does_not_import_polars_before_it_is_needed(tmp_path: Path) -> None:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
+from engine_driving import answer, variant
+from engine_driving import request as engine_request
 from server_fixtures import HELLO, IDS, WatchedEngine, pieces, post, stream
 
-from agentload_simbackend import Emission, Finished, Rejected, _server
+from agentload_simbackend import (
+    AGENT_HEADER,
+    SESSION_HEADER,
+    TURN_HEADER,
+    Emission,
+    Finished,
+    Rejected,
+    ServerTimes,
+    _server,
+    build_engine,
+    encode_id,
+)
 from agentload_simbackend._server import SimServer
 from agentload_simbackend.testing import FixedStepEngine
 from agentload_traces._tokens import count_tokens
@@ -223,6 +238,40 @@ async def test_headers_reach_the_engine(client: aiohttp.ClientSession, engine: W
     (request,) = engine.submitted
     assert (request.session_id, request.turn_id, request.context_id) == ("s", "t", "s/a")
     assert (request.input_tokens, request.output_tokens) == (2, 9)
+
+
+async def test_ids_of_any_text_reach_the_engine(client: aiohttp.ClientSession, engine: WatchedEngine) -> None:
+    ids = ["zwei\r\nZeilen", " t %41 ", "ä/б"]
+    headers = dict(zip([SESSION_HEADER, TURN_HEADER, AGENT_HEADER], map(encode_id, ids), strict=True))
+    await post(client, headers=headers, max_tokens=9)
+    (request,) = engine.submitted
+    assert [request.session_id, request.turn_id, request.context_id] == [*ids[:2], "zwei\r\nZeilen/ä/б"]
+
+
+@pytest.mark.parametrize("block_tokens", [16, 64])
+async def test_cached_tokens_are_those_of_virtual_time(tmp_path: Path, block_tokens: int) -> None:
+    """Prompts of 100, 199 and 330 tokens, each going on from the one before."""
+    deployment = variant(tmp_path, "gemma4-31b/pd", prefill__cache_block=block_tokens)
+    lengths = [100, 199, 330]
+    virtual = build_engine(deployment, 0)
+    expected = [
+        answer(virtual, engine_request(turn, tokens, 1, context="s"), turn * 10**9).cached_tokens
+        for turn, tokens in enumerate(lengths)
+    ]
+    assert expected == [0, *(tokens // block_tokens * block_tokens for tokens in lengths[:-1])]
+    engine = build_engine(deployment, 0)
+    async with (
+        SimServer(engine, block_tokens=block_tokens) as server,
+        aiohttp.ClientSession(base_url=server.url) as client,
+    ):
+        messages, cached, before = [], [], 0
+        for tokens in lengths:
+            messages.append({"role": "user", "content": " word" * (tokens - before)})
+            before = tokens
+            _, body = await post(client, messages=messages, headers={SESSION_HEADER: "s"}, max_tokens=1)
+            assert body["usage"]["prompt_tokens"] == tokens
+            cached.append(msgspec.convert(body["agentload"], ServerTimes).cached_tokens)
+    assert cached == expected
 
 
 async def test_a_conversation_without_headers_is_one_session(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from engine_driving import write_variant
 
 SERVE = [sys.executable, "-m", "agentload", "serve"]
 
@@ -43,6 +48,50 @@ def test_serve_answers_until_it_is_stopped(stop: signal.Signals) -> None:
         "pacing": {"writes": 0, "lateness_p50_ms": None, "lateness_p99_ms": None, "lateness_max_ms": None},
     }
     assert err == b""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_streams_are_cut_when_it_is_stopped(stop: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*SERVE, "--port", "0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        url = urlsplit(json.loads(process.stdout.readline())["url"])
+        connection = http.client.HTTPConnection(url.netloc, timeout=60)
+        body = {
+            "model": "m",
+            "stream": True,
+            "max_tokens": 100_000,
+            "messages": [{"role": "user", "content": "a"}],
+        }
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        response = connection.getresponse()
+        assert b'"role":"assistant"' in response.readline()
+        process.send_signal(stop)
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)) as cut:
+            response.read()
+        out, err = process.communicate(timeout=60)
+        connection.close()
+    if isinstance(cut.value, http.client.IncompleteRead):
+        assert b"[DONE]" not in cut.value.partial
+    assert (process.returncode, err) == (0, b"")
+    assert json.loads(out)["event"] == "stopped"
+    with socket.create_server((url.hostname, url.port)):
+        pass  # the port is free again
+
+
+def test_serve_takes_the_cache_block_of_the_deployment(tmp_path: Path) -> None:
+    path = write_variant(tmp_path, "deployments/gemma4-31b/pd", prefill__cache_block=16)
+    command = [*SERVE, str(path), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        messages = [{"role": "user", "content": " word" * 100}]
+        ask(url, messages=messages)
+        body = ask(url, messages=[*messages, {"role": "user", "content": " more"}])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
 
 
 def test_serve_says_what_its_numbers_rest_on() -> None:

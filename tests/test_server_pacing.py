@@ -157,6 +157,31 @@ async def test_a_closed_connection_cancels_its_request() -> None:
     assert pacer.running == 0
 
 
+async def test_a_cancel_after_steps_that_nobody_has_seen_keeps_their_order() -> None:
+    """The pacer wakes late: steps that ended before the cancel are told to the engine before it."""
+    clock, log = Clock(), list[tuple[str, bytes]]()
+    pacer = Pacer(FixedStepEngine(step_ns=STEP_NS), clock)
+    gone, stays = submit(pacer, 1, 9, Sink(log, "gone")), submit(pacer, 2, 5, Sink(log, "stays"))
+    clock.now_ns = 3 * STEP_NS + 1
+    pacer.cancel(gone)
+    await until(lambda: log)
+    clock.now_ns = 5 * STEP_NS
+    await until(stays.written.done)
+    assert log == [("stays", b"0-1;1-2;2-3;"), ("stays", b"3-4;4-5;end after 5000 ns")]
+    pacer.close()
+
+
+async def test_a_cancel_of_what_has_just_ended_is_none() -> None:
+    clock, engine = Clock(), FixedStepEngine(step_ns=STEP_NS)
+    pacer = Pacer(engine, clock)
+    answer = submit(pacer, 1, 5, Sink([]))
+    clock.now_ns = 10 * STEP_NS
+    pacer.cancel(answer)
+    assert engine.cancelled == []
+    assert pacer.running == 0
+    pacer.close()
+
+
 async def test_an_engine_that_fails_ends_all_streams() -> None:
     class Broken(FixedStepEngine):
         def progress(self, now_ns: int) -> Any:

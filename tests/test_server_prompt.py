@@ -53,16 +53,16 @@ def read(index: PromptIndex, messages: bytes) -> list[PromptRun]:
     return list(index.runs())
 
 
-def fresh(messages: bytes) -> list[PromptRun]:
-    return read(PromptIndex(message_texts), messages)
+def fresh(messages: bytes, block_tokens: int = 64) -> list[PromptRun]:
+    return read(PromptIndex(message_texts, block_tokens), messages)
 
 
-@given(messages_of_a_chat, separators)
-def test_a_prompt_has_the_tokens_of_its_texts(messages: Any, separator: Any) -> None:
-    runs = fresh(json.dumps(messages, separators=separator).encode())
+@given(messages_of_a_chat, separators, st.sampled_from([1, 16, 64, 100]))
+def test_a_prompt_has_the_tokens_of_its_texts(messages: Any, separator: Any, block_tokens: int) -> None:
+    runs = fresh(json.dumps(messages, separators=separator).encode(), block_tokens)
     assert sum(run.tokens for run in runs) == text_tokens(messages)
-    assert all(run.tokens == 64 for run in runs[:-1])
-    assert all(0 < run.tokens <= 64 for run in runs[-1:])
+    assert all(run.tokens == block_tokens for run in runs[:-1])
+    assert all(0 < run.tokens <= block_tokens for run in runs[-1:])
 
 
 @given(st.lists(messages_of_a_chat, min_size=2, max_size=4), st.data())

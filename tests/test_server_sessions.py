@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentload_simbackend import AGENT_HEADER, SESSION_HEADER, TURN_HEADER, decode_id, encode_id
 from agentload_simbackend._chat import message_texts
-from agentload_simbackend._server_sessions import Conversation, Conversations
+from agentload_simbackend._server_sessions import Conversation, Conversations, header_id
 from agentload_traces._filler import block_text
 
 SYSTEM = {"role": "system", "content": "You are one of many."}
@@ -35,6 +41,32 @@ def test_headers_name_session_and_context() -> None:
     assert turn == "1"
     helper, turn = ask(known, said("a"), x_session_id="s", x_agentload_agent_id="helper")
     assert (helper.session_id, helper.context_id, turn) == ("s", "s/helper", "helper:0")
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("plain-id_1.~", "plain-id_1.~"),
+        ("with space, slash/ and ü", "with space, slash/ and ü"),
+        ("a%0Ab%20%C3%BC%25", "a\nb ü%"),
+        ("100% of %zz", "100% of %zz"),
+        ("%ff", "\ufffd"),
+    ],
+)
+def test_headers_are_decoded(value: str, name: str) -> None:
+    headers = {SESSION_HEADER: value, AGENT_HEADER: value, TURN_HEADER: value}
+    conversation = Conversations(message_texts).find(headers, b"[]")
+    assert (conversation.session_id, conversation.agent_id) == (name, name)
+    assert header_id(headers, TURN_HEADER) == name
+
+
+@given(st.text())
+def test_any_id_goes_through_a_header_whole(text: str) -> None:
+    value = encode_id(text)
+    assert re.fullmatch(r"[A-Za-z0-9._~%-]*", value)
+    assert decode_id(value) == text
+    if re.fullmatch(r"[A-Za-z0-9._~-]*", text):
+        assert value == text
 
 
 def test_a_growing_history_is_one_conversation() -> None:

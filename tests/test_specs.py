@@ -13,6 +13,7 @@ from engine_driving import SPECS, variant, write_variant
 
 from agentload._cli import cli, main
 from agentload_simbackend import build_engine, derived_figures, list_deployments, load_deployment
+from agentload_simbackend._quantity import KINDS
 from agentload_traces import SpecError
 
 PD = "deployments/gemma4-31b/pd"
@@ -100,11 +101,11 @@ def test_hash_is_over_contents_of_all_files(tmp_path: Path) -> None:
         ('mode = "pd"', 'mode = "warp"', "mode: Invalid enum value 'warp'"),
         ('content = "general"', 'content = "poetry"', 'content is "poetry", must be one of general, coding'),
         (
-            "value = 3.876",
+            "value = 3.890",
             "value = 8.5",
             "general: value is 8.5, but a step yields at most draft_tokens + 1 = 8",
         ),
-        ("value = 3.876", "value = 0.9", "general: value is 0.9 tokens/step, must be at least 1"),
+        ("value = 3.890", "value = 0.9", "general: value is 0.9 tokens/step, must be at least 1"),
         (
             'model = "gemma-4-31b"',
             'model = "gemma-5"',
@@ -153,7 +154,7 @@ def test_conditions_name_what_is_fitted_and_estimated() -> None:
     assert "calibration, no validation" in first
     said = "\n".join(rest)
     for words in (
-        "acceptance length general = 3.876 tokens/step is fitted",
+        "acceptance length general = 3.89 tokens/step is fitted",
         "chip time per layer = 7.09 us is fitted",
         "usable memory = 0.915 is fitted",
         "draft tokens = 7 is an estimate",
@@ -169,9 +170,70 @@ def test_conditions_name_what_is_fitted_and_estimated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("weakest", "counted", "verdict"),
+    [
+        ("fitted", ["are fitted to published figures", "are estimates", "are the maker's"], "a calibration"),
+        ("estimate", ["are estimates", "are the maker's claims", "are facts"], "no run of it was validated"),
+        ("vendor_claim", ["are the maker's claims", "are facts"], "no run of it was validated"),
+        ("fact", ["are facts"], "no run of it was validated"),
+    ],
+)
+def test_first_condition_follows_from_the_kinds(
+    tmp_path: Path, weakest: str, counted: list[str], verdict: str
+) -> None:
+    """Kinds that are weaker than `weakest` are made into it, in all the files of a deployment."""
+    weaker = KINDS[KINDS.index(weakest) + 1 :]
+    for path in [*SPECS.glob("*/*.toml"), SPECS / f"{PD}.toml"]:
+        text = path.read_text()
+        for kind in weaker:
+            text = text.replace(f'kind = "{kind}"', f'kind = "{weakest}"')
+        for stem in (
+            "vera-rubin-nvl72",
+            "lpx",
+            "rubin-lpx",
+            "gemma-4-31b",
+            "gemma-4-31b-mtp",
+            "lp30",
+            "rubin",
+        ):
+            text = text.replace(f' = "{stem}"', f' = "{stem}.toml"')
+        (tmp_path / path.name).write_text(text)
+    deployment = load_deployment(tmp_path / "pd.toml")
+    first, *rest = deployment.conditions()
+    assert first.startswith("Simulated on gemma4-31b/pd: of its ")
+    assert first.endswith(f"{verdict}.") == (weakest != "fitted")
+    assert verdict in first
+    numbers = deployment.numbers()
+    assert f"of its {len(numbers)} numbers" in first
+    assert f"{sum(n.quantity.kind == weakest for n in numbers)} {counted[0]}" in first
+    assert all(words in first for words in counted)
+    assert any(" is fitted" in sentence for sentence in rest) == (weakest == "fitted")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "source"),
+    [
+        ("weight_bytes", "estimate", "https://newsletter.semianalysis.com"),
+        ("link.bandwidth_per_chip", "estimate", "https://newsletter.semianalysis.com"),
+        ("link.efficiency", "estimate", "simbackend/README.md"),
+        ("link.latency", "estimate", "https://github.com/ai-dynamo/aiconfigurator"),
+        ("decode.chip.c2c_bandwidth", "estimate", "https://newsletter.semianalysis.com"),
+        ("decode.chip.sram", "vendor_claim", "https://developer.nvidia.com"),
+        ("decode.chip_time_per_layer", "fitted", "simbackend/README.md"),
+        ("speculation.acceptance_length.general", "fitted", "simbackend/README.md"),
+    ],
+)
+def test_who_says_a_number(path: str, kind: str, source: str) -> None:
+    for name in ("gemma4-31b/pd", "gemma4-31b/pd-1replica"):
+        quantity = dict(load_deployment(name).numbers())[path]
+        assert quantity.kind == kind
+        assert quantity.source.startswith(source)
+
+
+@pytest.mark.parametrize(
     ("name", "speeds", "streams"),
     [
-        ("gemma4-31b/pd", [3_438, 3_433, 3_380], 12),
+        ("gemma4-31b/pd", [3_451, 3_445, 3_393], 12),
         ("gemma4-31b/pd-1replica", [3_422, 3_420, 3_393], 18),
     ],
 )
@@ -192,7 +254,7 @@ def test_backends_lists_and_shows() -> None:
     shown = CliRunner().invoke(cli, ["backends", "gemma4-31b/pd"])
     assert shown.exit_code == 0
     row = next(line for line in shown.output.splitlines() if line.startswith("speculation.acceptance_length"))
-    assert "3.876 tokens/step" in row
+    assert "3.89 tokens/step" in row
     assert "fitted" in row
     assert "calibration, no validation" in shown.output
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
 import pytest
 import zstandard
+from file_limits import file_size_limit
 
-from agentload_traces import TraceError, TraceProblemError, Turn, open_trace, write_trace
+from agentload_traces import ToolCall, TraceError, TraceProblemError, Turn, open_trace, write_trace
 
 
 def good(number: int) -> bytes:
@@ -32,10 +34,17 @@ BAD_LINES = [
     (b'{"session_id":"s","input_tokens":1}', "turn_id: missing"),
     (b'{"session_id":"s","turn_id":"9","input_tokens":"1"}', "input_tokens: expected `int`, got `str`"),
     (b'{"session_id":"s","turn_id":"9","input_tokens":1.5}', "input_tokens: expected `int`, got `float`"),
-    (b'{"session_id":"s","turn_id":"9","input_tokens":1,"colour":"red"}', "colour: unknown field"),
     (
-        b'{"session_id":"s","turn_id":"9","input_tokens":1,"tool_calls":[{"ms":1}]}',
-        "tool_calls[0].ms: unknown field",
+        b'{"colour":"red","session_id":"s","turn_id":"9","input_tokens":"1"}',
+        "input_tokens: expected `int`, got `str`",
+    ),
+    (
+        b'{"session_id":"s","turn_id":"9","input_tokens":1,"tool_calls":[{"ms":1,"name":[]}]}',
+        "tool_calls[0].name: expected `str | null`, got `array`",
+    ),
+    (
+        b'{"session_id":"s","turn_id":"9","input_tokens":1,"tool_calls":{"ms":1}}',
+        "tool_calls: expected `array`, got `object`",
     ),
     (
         b'{"session_id":"s","turn_id":"9","input_tokens":1,"blocks":{"ids":[1,"x"],"block_tokens":1}}',
@@ -52,6 +61,7 @@ BAD_LINES = [
         "not valid JSON: Invalid UTF-8 encoded string",
     ),
     (b'{"session_id":' + b"[" * 5000 + b"]" * 5000 + b"}", None),
+    (good(9)[:-1] + b',"colour":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested too deeply"),
 ]
 
 
@@ -165,7 +175,93 @@ def test_parquet_of_other_columns(tmp_path: Path) -> None:
     ).write_parquet(path)
     ids, problems = turn_ids(path)
     assert ids == ["0"]
-    assert problems == [" note: unknown column, not read", "2: turn_id: missing"]
+    assert problems == [" note: unknown field, not read", "2: turn_id: missing"]
+
+
+def newer_turns() -> list[dict[str, Any]]:
+    """As a later version may write them: with a new field in each kind of record."""
+    return [
+        {
+            "session_id": "s",
+            "turn_id": str(number),
+            "input_tokens": 64,
+            "tool_calls": [{"name": "bash", "exit": 1}],
+            "blocks": {"ids": [2**64 - 1], "block_tokens": 64, "scope": "session", "hash": "xxh3"},
+            "priority": number,
+        }
+        for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+def test_a_field_of_a_later_version_is_told_once_and_costs_no_line(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"trace{ending}"
+    if ending == ".jsonl":
+        path.write_bytes(b"\n".join(map(msgspec.json.encode, newer_turns())))
+    else:
+        ids = {
+            "blocks": pl.Struct(
+                {
+                    "ids": pl.List(pl.UInt64()),
+                    "block_tokens": pl.Int64(),
+                    "scope": pl.String(),
+                    "hash": pl.String(),
+                }
+            )
+        }
+        pl.DataFrame(newer_turns(), schema_overrides=ids).write_parquet(path)
+    reader = open_trace(path)
+    turns = list(reader.turns())
+    assert [(turn.turn_id, turn.tool_calls) for turn in turns] == [
+        (str(number), (ToolCall(name="bash"),)) for number in range(3)
+    ]
+    assert all(turn.blocks and turn.blocks.ids == (2**64 - 1,) for turn in turns)
+    report = reader.report
+    assert {(p.field, p.message, p.kept) for p in report.problems} == {
+        (field, "unknown field, not read", True) for field in ("priority", "tool_calls.exit", "blocks.hash")
+    }
+    assert report.problem_count == 3
+    assert report.ignored_fields == {"priority": 3, "tool_calls.exit": 3, "blocks.hash": 3}
+    assert report.lines_skipped == 0
+    with pytest.raises(TraceProblemError, match="unknown field, not read"):
+        list(open_trace(path, strict=True).turns())
+
+
+def test_parquet_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    frame = pl.DataFrame({"session_id": ["s"], "turn_id": ["0"], "input_tokens": [1]})
+    frame.write_parquet(path, metadata={"agentload_trace_format": "2"})
+    with pytest.raises(TraceError, match="trace format 2, this version reads format 1; update agentload"):
+        list(open_trace(path).turns())
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.zst", ".parquet"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, ending: str) -> None:
+    turns = [
+        Turn(session_id=str(number), turn_id="0", input_tokens=number * 7919 % 10**9)
+        for number in range(20_000)
+    ]
+    path = tmp_path / f"trace{ending}"
+    with file_size_limit(10_000), pytest.raises(TraceError, match=r"cannot be written \(.*File too large"):
+        write_trace(path, turns)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a?b"])
+def test_a_path_is_no_pattern(tmp_path: Path, name: str) -> None:
+    for ending in (".jsonl", ".parquet"):
+        path = tmp_path / name / f"{name}{ending}"
+        path.parent.mkdir(exist_ok=True)
+        write_trace(path, [Turn(session_id="s", turn_id="0", input_tokens=1)])
+        assert turn_ids(path) == (["0"], [])
+
+
+def test_a_trace_without_one_good_line_has_no_turns_and_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b'{"session_id":"s","turn_id":"9","input_tokens":-3}\n')
+    reader = open_trace(path)
+    assert list(reader.sessions()) == []
+    assert (reader.report.turns, reader.report.problem_count) == (0, 1)
 
 
 def test_truncated_parquet(tmp_path: Path) -> None:

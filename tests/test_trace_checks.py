@@ -35,7 +35,7 @@ def read(tmp_path: Path, *rows: dict[str, Any]) -> tuple[TraceReader, list[Turn]
         ({"delay_ms": -1}, "delay_ms", "must be a finite number of ms, 0 or more, is -1.0"),
         ({"ttft_ms": -1}, "ttft_ms", "must be a finite number of ms, 0 or more, is -1.0"),
         ({"duration_ms": -1}, "duration_ms", "must be a finite number of ms, 0 or more, is -1.0"),
-        ({"blocks": {"ids": [], "block_tokens": 0}}, "blocks.block_tokens", "must be 1 or more, is 0"),
+        ({"blocks": {"ids": [], "block_tokens": 0}}, "blocks.block_tokens", "must be 1 to 2^63 - 1, is 0"),
         ({"blocks": {"ids": [-1], "block_tokens": 64}}, "blocks.ids", "must be 0 to 2^64 - 1, one is -1"),
         (
             {"blocks": {"ids": [1, 2**64], "block_tokens": 64}},
@@ -45,7 +45,7 @@ def read(tmp_path: Path, *rows: dict[str, Any]) -> tuple[TraceReader, list[Turn]
         (
             {"blocks": {"ids": [1, 2, 3, 4], "block_tokens": 64}},
             "blocks.ids",
-            "has 4 ids, but input_tokens 130 makes 3 blocks",
+            "has 4 ids, but input_tokens 130 makes 3 blocks of 64 tokens",
         ),
         (
             {"tool_calls": [{}, {"duration_ms": -1}]},

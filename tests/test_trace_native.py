@@ -144,6 +144,7 @@ def test_parquet_has_the_fields_of_a_turn_as_columns(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(path, [Turn(session_id="s", turn_id="0", input_tokens=64)])
     assert tuple(pl.read_parquet_schema(path)) == Turn.__struct_fields__
+    assert pl.read_parquet_metadata(path)["agentload_trace_format"] == "1"
 
 
 def endless() -> Iterator[Turn]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from session_graphs import sessions
@@ -13,7 +14,7 @@ from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
 from agentload._player import Pace
 from agentload._virtual import VirtualRun
 from agentload_simbackend import build_engine, load_deployment
-from agentload_traces import RequestRow, Session, ToolCallRow, Turn
+from agentload_traces import AgentloadError, RequestRow, Session, ToolCallRow, Turn
 
 MS = 1_000_000
 DEPLOYMENTS = ["gemma4-31b/pd", "gemma4-31b/rubin"]
@@ -122,6 +123,12 @@ def test_open_loop_starts_sessions_as_recorded_and_faster_by_speed() -> None:
     assert {row.session_id: row.scheduled_ns for row in rows} == {"a": 0, "b": 1_000 * MS, "c": 0}
 
 
+def test_open_loop_of_a_resumed_run_goes_on_where_its_clock_stands() -> None:
+    feed = OpenLoop([_single("a", 5_000.0), _single("b", 7_000.0)], speed=1.0, first_start_ns=9 * MS)
+    rows = play(feed).requests
+    assert [row.scheduled_ns for row in rows] == [9 * MS, 2_009 * MS]
+
+
 def test_closed_loop_starts_the_next_session_when_one_has_ended() -> None:
     rows = play(ClosedLoop([_single(f"s{n}", 0.0) for n in range(5)], 2)).requests
     starts = sorted(row.scheduled_ns or 0 for row in rows)
@@ -138,6 +145,16 @@ def test_a_turn_that_can_never_fit_fails_and_the_rest_is_skipped() -> None:
     assert [(row.turn_id, row.status) for row in rows] == [("a", "failed"), ("b", "skipped"), ("t", "ok")]
     assert rows[0].error is not None
     assert "10000000" in rows[0].error.replace(",", "").replace("_", "")
+
+
+def test_a_prompt_of_no_tokens_is_a_failed_turn() -> None:
+    rows = play(ClosedLoop([_single("s", None, input_tokens=0), _single("t", None)], 1)).requests
+    assert [(row.session_id, row.status) for row in rows] == [("s", "failed"), ("t", "ok")]
+
+
+def test_a_trace_longer_than_the_clock_is_refused() -> None:
+    with pytest.raises(AgentloadError, match="days after the first"):
+        OpenLoop([_single("a", 0.0), _single("b", 1e20)], speed=1.0)
 
 
 def test_speed_shortens_what_the_machine_does_not_do() -> None:

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from msgspec import structs
 from test_virtual import Rows, play
 
 from agentload._feed import ClosedLoop
 from agentload._wall import WallRun
 from agentload_simbackend import SimServer, build_engine, load_deployment
-from agentload_traces import Session, ToolCall, Turn
+from agentload_traces import Session, ToolCall, Turn, open_trace, sample_path
 
 DEPLOYMENT = "gemma4-31b/pd"
 
@@ -73,6 +74,14 @@ def _session_ns(rows: Rows) -> dict[str, int]:
     return {session_id: ends[session_id] - starts[session_id] for session_id in starts}
 
 
+def _client_ns(rows: Rows) -> dict[str, int]:
+    """What network and client took in each session, by its rows."""
+    took: dict[str, int] = {}
+    for row in rows.requests:
+        took[row.session_id] = took.get(row.session_id, 0) + (row.client_ns or 0)
+    return took
+
+
 async def test_session_times_agree_with_virtual_time() -> None:
     sessions = [_session("a"), _session("b")]
     virtual = play(ClosedLoop(sessions, 1), DEPLOYMENT, seed=5)
@@ -88,9 +97,33 @@ async def test_session_times_agree_with_virtual_time() -> None:
         assert row.steps == expected.steps
         assert row.prefill_ns == expected.prefill_ns
     took = _session_ns(wall)
+    late_ns = _client_ns(wall)
     for session_id, expected_ns in _session_ns(virtual).items():
-        # Two per cent and 2 ms a turn: what the network and the client may cost.
-        assert expected_ns <= took[session_id] <= expected_ns * 1.02 + 7 * 2_000_000
+        # Two per cent and 2 ms a turn. What a busy machine adds stands in the rows as the client's: it is
+        # allowed beyond that, for this is a test of agreement and not of the machine.
+        excess_ns = max(0, late_ns[session_id] - 7 * 2_000_000)
+        assert expected_ns <= took[session_id] <= expected_ns * 1.02 + 7 * 2_000_000 + excess_ns
+
+
+async def test_branching_contexts_hit_the_cache_as_in_virtual_time() -> None:
+    # This recording goes back in its context at some turns and repeats prompts at others.
+    session = next(open_trace(sample_path("weka_trace_0291.json")).sessions())
+    session = Session(session.session_id, tuple(_in_no_time(turn) for turn in session.turns[:14]))
+    virtual = play(ClosedLoop([session], 1), DEPLOYMENT, seed=5)
+    async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
+        wall = await _replay(server.url, [session])
+    assert [row.status for row in wall.requests] == ["ok"] * 14
+    cached = [(row.turn_id, row.cached_tokens, row.prefill_ns) for row in wall.requests]
+    assert cached == [(row.turn_id, row.cached_tokens, row.prefill_ns) for row in virtual.requests]
+    assert len({row.cached_tokens for row in wall.requests}) > 5
+
+
+def _in_no_time(turn: Turn) -> Turn:
+    """The turn with short answers, and tools and people that take no time."""
+    calls = tuple(structs.replace(call, duration_ms=None) for call in turn.tool_calls)
+    return structs.replace(
+        turn, delay_ms=None, output_tokens=min(turn.output_tokens or 1, 40), tool_calls=calls
+    )
 
 
 async def test_phases_sum_to_the_time_of_a_turn() -> None:
@@ -176,6 +209,18 @@ async def test_a_faulty_endpoint_is_a_recorded_failure(handler: Handler, error: 
     assert rows[0].end_ns is not None
     if handler is _answer_and_cut:
         assert rows[0].output_tokens == 2
+
+
+async def test_ids_of_any_characters_reach_the_endpoint() -> None:
+    turn = Turn(
+        session_id="a\nb %41 \u00e9/", turn_id=" t ", agent_id="x\ty", input_tokens=50, output_tokens=400
+    )
+    session = Session(turn.session_id, (turn,))
+    virtual = play(ClosedLoop([session], 1), DEPLOYMENT, seed=5)
+    async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
+        (row,) = (await _replay(server.url, [session])).requests
+    # The draws hang on the ids, so equal steps mean that the server read the same ones.
+    assert (row.status, row.steps) == ("ok", virtual.requests[0].steps)
 
 
 async def test_an_endpoint_that_tells_no_phases() -> None:

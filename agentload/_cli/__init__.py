@@ -7,6 +7,7 @@ interrupted run, an invalid trace); 2 bad usage or input.
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import Any
 
@@ -57,8 +58,21 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Entry point of the `agentload` command."""
+    for stream in (sys.stdout, sys.stderr):
+        # Ids and texts of a trace may hold any character; a terminal that cannot show one gets its code.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return cli.main(args=argv, prog_name="agentload", standalone_mode=True)
     except AgentloadError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_one_line(error)}", err=True)
         sys.exit(2)
+    except OSError as error:
+        # Errors of the user's own files are AgentloadErrors; what is left is the output.
+        click.echo(f"error: cannot write the output: {error.strerror or error}", err=True)
+        sys.exit(1)
+
+
+def _one_line(error: Exception) -> str:
+    """The message with what could move a terminal's cursor shown as codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from agentload._replay import ReplayResult
+    from agentload._run_manifest import ReplayOptions
     from agentload_traces import ImportReport
 
 _PROBLEMS_SHOWN = 10
+
+
+class _Speed(click.FloatRange):
+    """A range that does not let NaN through, which compares as neither too small nor too large."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        speed = super().convert(value, param, ctx)
+        if speed != speed:
+            self.fail(f"{value} is not a number.", param, ctx)
+        return speed
+
 
 _OPTIONS = [
     click.option(
@@ -40,7 +54,7 @@ _OPTIONS = [
     ),
     click.option(
         "--speed",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_Speed(min=0.01, max=1e6),
         default=1.0,
         show_default=True,
         help="How much faster than recorded arrivals, tools and think time pass.",
@@ -48,6 +62,15 @@ _OPTIONS = [
     click.option("--max-turns", type=click.IntRange(min=1), help="Play only a session's first turns."),
     click.option(
         "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all draws."
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0.1, max=86_400),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="A turn of whose answer nothing comes for this long has failed (wall clock).",
     ),
     click.option("--model", help="Model to ask an endpoint for (default: the first it lists)."),
     click.option("--format", "trace_format", help="The trace's format (default: recognised by its content)."),
@@ -65,7 +88,7 @@ _OPTIONS = [
         "--resume",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         metavar="RUN",
-        help="Finish an interrupted run, with the options that it was started with.",
+        help="Finish an interrupted run with the trace and the options that it was started with.",
     ),
 ]
 
@@ -77,25 +100,49 @@ def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def replay_with_progress(trace: Path, values: dict[str, Any]) -> ReplayResult:
-    """Replay with the values of the shared options; shows progress on a terminal's stderr."""
-    from agentload._replay import ReplayOptions, is_url, replay
+def replay_with_progress(trace: Path | None, values: dict[str, Any]) -> ReplayResult:
+    """Replay with the values of the shared options; shows progress on a terminal's stderr.
 
-    resume, out, clock = values.pop("resume"), values.pop("out"), values.pop("clock")
-    if resume is not None and out is not None:
-        raise click.UsageError("--resume names the run directory: give it without --out")
-    chosen: Literal["virtual", "wall"] = clock or ("wall" if is_url(values["target"]) else "virtual")
-    options = ReplayOptions(
-        trace=trace,
-        out=resume or out or _default_out(trace),
-        clock=chosen,
-        resume=resume is not None,
-        **values,
-    )
-    with _progress(f"{trace.name} on {options.target}, {chosen} clock") as advance:
+    trace: `None` only with `--resume`, which then takes the run's own.
+    """
+    from agentload._replay import replay
+
+    options = _options(trace, values)
+    trace = options.trace
+    # Told to end, a run ends as by Ctrl-C: what was recorded is kept.
+    for told in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(told, lambda *_: signal.raise_signal(signal.SIGINT))
+    with _progress(f"{trace.name} on {options.target}, {options.clock} clock") as advance:
         result = replay(options, advance)
     show_problems(trace, result.trace)
     return result
+
+
+def _options(trace: Path | None, values: dict[str, Any]) -> ReplayOptions:
+    from agentload._replay import is_url
+    from agentload._run_manifest import ReplayOptions, resumed_options
+
+    resume: Path | None = values.pop("resume")
+    if resume is not None:
+        context = click.get_current_context()
+        given = [name for name in (*values, "clock") if _on_command_line(context, name)]
+        if given:
+            option = given[0].removeprefix("trace_").removesuffix("_s").replace("_", "-")
+            raise click.UsageError(f"--resume takes the options from the run: leave out --{option}")
+        return resumed_options(resume, trace)
+    out: Path | None = values.pop("out")
+    clock: Literal["virtual", "wall"] | None = values.pop("clock")
+    assert trace is not None
+    return ReplayOptions(
+        trace=trace,
+        out=out or _default_out(trace),
+        clock=clock or ("wall" if is_url(values["target"]) else "virtual"),
+        **values,
+    )
+
+
+def _on_command_line(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
 
 def show_problems(trace: Path, report: ImportReport) -> None:
@@ -119,11 +166,11 @@ def exit_code(result: ReplayResult) -> Literal[0, 1]:
         )
     if result.interrupted:
         click.echo(
-            f"interrupted: what was recorded is kept in {result.path};"
-            f" finish it with the same options and --resume {result.path}",
+            f"interrupted: what was recorded is kept in {result.path}; finish it with --resume {result.path}",
             err=True,
         )
-    return 1 if result.failed or result.skipped or result.interrupted else 0
+    lines_lost = result.trace.lines_skipped > 0
+    return 1 if result.failed or result.skipped or result.interrupted or lines_lost else 0
 
 
 def _default_out(trace: Path) -> Path:
@@ -140,7 +187,7 @@ def _default_out(trace: Path) -> Path:
 @contextmanager
 def _progress(description: str) -> Iterator[Callable[[], None]]:
     """Yields what to call after each turn."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

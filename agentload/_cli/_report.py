@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from agentload._cli._console import report_console
+from agentload._cli._console import echo_json, printing, report_console
 
 
 @click.command()
@@ -37,17 +37,18 @@ def command(run: Path, as_json: bool, csv_directory: Path | None, html_file: Pat
       agentload report runs/pd --json | jq .session_time_s
       agentload report runs/pd --html pd.html --csv tables/
     """
-    import msgspec
+    from agentload_analysis import printable, render_text, summarise, take_snapshot, write_csv, write_html
 
-    from agentload_analysis import render_text, summarise, write_csv, write_html
-
-    summary = summarise(run)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
-    else:
-        render_text(summary, report_console())
+    snapshot = take_snapshot(run)  # one for all outputs: the run may still be going on
+    summary = summarise(snapshot)
+    with printing():
+        if as_json:
+            echo_json(summary)
+        else:
+            render_text(summary, report_console())
     written = write_csv(summary, csv_directory) if csv_directory else []
     if html_file:
-        written.append(write_html(run, html_file, summary))
-    for path in written:
-        click.echo(f"wrote {path}", err=as_json)
+        written.append(write_html(snapshot, html_file, summary))
+    with printing():
+        for path in written:
+            click.echo(f"wrote {printable(path)}", err=as_json)

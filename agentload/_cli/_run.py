@@ -30,19 +30,21 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
       agentload run my_trace.jsonl --target gemma4-31b/rubin --concurrency 8
       agentload run my_trace.jsonl --clock wall --speed 10 --max-turns 20
 
-    Exit code 1: some turns failed, or the run was interrupted.
+    Exit code 1: some turns failed, lines of the trace were skipped, or the run was interrupted.
     """
     from agentload_analysis import render_text, summarise, write_html
     from agentload_traces import sample_path
 
-    result = replay_with_progress(trace or sample_path(DEFAULT_SAMPLE), values)
+    if trace is None and values["resume"] is None:
+        trace = sample_path(DEFAULT_SAMPLE)
+    result = replay_with_progress(trace, values)
     summary = summarise(result.path)
     page = result.path / "report.html"
     write_html(result.path, page, summary)
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.encode({**summary, "run": str(result.path), "html": str(page)}).decode())
+        click.echo(msgspec.json.encode({**summary, "run": str(result.path), "html": str(page)}))
     else:
         render_text(summary, report_console())
         click.echo(f"\nrun directory: {result.path}\nreport: {page}")

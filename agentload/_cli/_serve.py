@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -26,17 +27,24 @@ _GC_THRESHOLD = 50_000
     "--port", default=8400, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
 )
 @click.option(
-    "--seed", default=0, show_default=True, help="Seed of all random draws and of the answers' text."
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 2**63 - 1),
+    help="Seed of all random draws and of the answers' text.",
 )
 @click.option(
     "--realtime",
     is_flag=True,
     help="Run ahead of ordinary processes (SCHED_FIFO), for even pacing; needs the privilege.",
 )
+@click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the ready line and the pacing at the end as JSON."
 )
-def command(deployment: str, host: str, port: int, seed: int, realtime: bool, as_json: bool) -> None:
+def command(
+    deployment: str, host: str, port: int, seed: int, realtime: bool, until_stdin_ends: bool, as_json: bool
+) -> None:
     """Serve DEPLOYMENT (a name from `agentload backends`, or a TOML file) in real time.
 
     The API is OpenAI's chat completions, streamed or not. An answer has exactly as many o200k_base tokens
@@ -50,7 +58,8 @@ def command(deployment: str, host: str, port: int, seed: int, realtime: bool, as
         -d '{"model": "any", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
 
     Headers tell a request's place: `x-session-id`, and if you like `x-agentload-turn-id` and, for a
-    sub-agent, `x-agentload-agent-id`. SIGINT or SIGTERM stops it and prints how well it kept time.
+    sub-agent, `x-agentload-agent-id`; their values are percent-encoded. SIGINT or SIGTERM stops it, cuts
+    the streams that are still running, and prints how well it kept time.
     """
     from agentload_simbackend import load_deployment
     from agentload_simbackend._usloop import new_event_loop
@@ -59,21 +68,28 @@ def command(deployment: str, host: str, port: int, seed: int, realtime: bool, as
     if realtime:
         _real_time()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(loaded, host, port, seed, as_json))
+        runner.run(_serve(loaded, host, port, seed, as_json, until_stdin_ends))
 
 
-async def _serve(deployment: Deployment, host: str, port: int, seed: int, as_json: bool) -> None:
+async def _serve(
+    deployment: Deployment, host: str, port: int, seed: int, as_json: bool, until_stdin_ends: bool
+) -> None:
     from agentload_simbackend import build_engine
     from agentload_simbackend._server import SimServer
 
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+        loop.add_signal_handler(signal_number, stop.set)
+    if until_stdin_ends:
+        # A replay that started this server holds the other end, so the server ends with it, however it ends.
+        loop.add_reader(sys.stdin.fileno(), stop.set)
     server = SimServer(
         build_engine(deployment, seed),
         seed=seed,
         model=deployment.name,
         max_model_len=deployment.model.max_context.whole,
+        block_tokens=deployment.spec.prefill.cache_block.whole,
         host=host,
         port=port,
     )

@@ -13,42 +13,52 @@ if TYPE_CHECKING:
     from agentload_analysis._html import write_html
     from agentload_analysis._itl import itl_gaps, itl_source, itl_table
     from agentload_analysis._metrics import with_metrics
+    from agentload_analysis._printable import printable
     from agentload_analysis._sessions import critical_path, sessions
+    from agentload_analysis._snapshot import Snapshot, take_snapshot
     from agentload_analysis._summary import Summary, summarise
-    from agentload_analysis._tables import overall, per_context, per_turn, per_turn_range
+    from agentload_analysis._tables import latency_table, overall, per_context, per_turn, per_turn_range
     from agentload_analysis._text import render_text
 
 _HOMES = {
+    "Snapshot": "_snapshot",
     "Summary": "_summary",
     "critical_path": "_sessions",
     "itl_gaps": "_itl",
     "itl_source": "_itl",
     "itl_table": "_itl",
+    "latency_table": "_tables",
     "overall": "_tables",
     "per_context": "_tables",
     "per_turn": "_tables",
     "per_turn_range": "_tables",
+    "printable": "_printable",
     "render_text": "_text",
     "sessions": "_sessions",
     "summarise": "_summary",
+    "take_snapshot": "_snapshot",
     "with_metrics": "_metrics",
     "write_csv": "_csv",
     "write_html": "_html",
 }
 
 __all__ = [
+    "Snapshot",
     "Summary",
     "critical_path",
     "itl_gaps",
     "itl_source",
     "itl_table",
+    "latency_table",
     "overall",
     "per_context",
     "per_turn",
     "per_turn_range",
+    "printable",
     "render_text",
     "sessions",
     "summarise",
+    "take_snapshot",
     "with_metrics",
     "write_csv",
     "write_html",

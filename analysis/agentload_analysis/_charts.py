@@ -11,11 +11,12 @@ import polars as pl
 
 from agentload_analysis._itl import itl_gaps
 from agentload_analysis._metrics import K_TOKENS, with_metrics
+from agentload_analysis._printable import printable
 from agentload_analysis._printed import parts_shown, slowest_sessions
 from agentload_analysis._summary import Summary
 from agentload_analysis._tables import per_turn_range
 from agentload_analysis._timeline import Lane, Timeline, timeline
-from agentload_analysis._words import PART_NAMES
+from agentload_analysis._words import PART_NAMES, counted
 
 PART_COLOURS = {
     "queue": "#d1495b",
@@ -71,7 +72,7 @@ class Chart:
 def charts(summary: Summary, requests: pl.LazyFrame) -> list[Chart]:
     """Session timelines, latency by turn index (TTFT, TPOT), speed by context; none without its data."""
     made = [_timeline_chart(summary, requests)]
-    no_gaps = itl_gaps(requests).clear()  # the bands show no ITL
+    no_gaps = itl_gaps(requests, ["turn_index"]).clear()  # the bands show no ITL
     bands = per_turn_range(requests, no_gaps, max_ranges=_MAX_BAND_POINTS).collect()
     indexed = " Turns of sub-agents count by their own index." if summary["subagent_turns"] else ""
     made.append(_band_chart(bands, "ttft", "TTFT", indexed))
@@ -155,7 +156,7 @@ def _timeline_caption(summary: Summary, lanes: Timeline) -> str:
             " Long ones are drawn in slices: a slice shows how much of each part it holds, not the order."
         )
     if lanes.lanes_left_out:
-        caption += f" {lanes.lanes_left_out} sub-agents are not drawn."
+        caption += f" Not drawn: {counted(lanes.lanes_left_out, 'sub-agent')}, the shortest."
     return f"{caption} Drag to move, Ctrl + wheel to zoom, double-click to go back."
 
 
@@ -163,6 +164,7 @@ def _lane_names(lanes: Timeline) -> list[str]:
     names: list[str] = []
     for lane in lanes.lanes:
         name = lane.session_id if lane.agent_id is None else f"{lane.session_id} › {lane.agent_id}"
+        name = printable(name)
         name = name if len(name) <= 30 else f"{name[:12]}…{name[-17:]}"
         names.append(name if name not in names else f"{name} ({len(names)})")
     return names

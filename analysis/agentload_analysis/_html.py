@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
-from html import escape
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -12,35 +12,31 @@ from pathlib import Path
 import vl_convert
 
 from agentload_analysis._charts import PART_COLOURS, Chart, charts
+from agentload_analysis._files import write_whole
+from agentload_analysis._printable import printable
 from agentload_analysis._printed import PrintedTable, printed_tables
-from agentload_analysis._summary import Summary, readable_rows, summarise
-from agentload_analysis._words import PART_NAMES, conditions, headline, notes
-from agentload_traces import AgentloadError, RunReader
+from agentload_analysis._snapshot import Run, readable_rows, take_snapshot
+from agentload_analysis._summary import Summary, summarise
+from agentload_analysis._words import BASIS_TITLE, PART_NAMES, alarming, basis, conditions, headline, notes
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page: the browser itself keeps it from loading anything."""
 
 
-def write_html(
-    run_path: str | os.PathLike[str], out_path: str | os.PathLike[str], summary: Summary | None = None
-) -> Path:
+def write_html(run: Run, out_path: str | os.PathLike[str], summary: Summary | None = None) -> Path:
     """Write the report of a run to `out_path` (by rename) and return it.
 
-    summary: of this run, if the caller has it already. Raises `RunDirectoryError` for a run that cannot be
-    read and `AgentloadError` for a file that cannot be written.
+    run: a run directory, or a snapshot of one. summary: of this run, if the caller has it already; for a run
+    that goes on, give the snapshot that the summary was made from. Raises `RunDirectoryError` for a run that
+    cannot be read and `AgentloadError` for a file that cannot be written or is no regular file.
     """
-    reader = RunReader(run_path)
+    snapshot = take_snapshot(run)
     if summary is None:
-        summary = summarise(run_path)
-    with readable_rows(reader):
-        plots = charts(summary, reader.requests())
+        summary = summarise(snapshot)
+    with readable_rows(snapshot.path):
+        plots = charts(summary, snapshot.requests)
     out = Path(out_path)
-    temporary = out.with_name(out.name + ".tmp")
-    try:
-        temporary.write_text(_page(summary, plots), encoding="utf-8")
-        temporary.replace(out)
-    except OSError as error:
-        raise AgentloadError(f"{out}: cannot be written: {error.strerror or error}") from None
+    write_whole(out, _page(summary, plots).encode())
     return out
 
 
@@ -49,19 +45,21 @@ def _page(summary: Summary, plots: list[Chart]) -> str:
     specs = json.dumps({plot.name: plot.spec for plot in plots}, separators=(",", ":")).replace("</", "<\\/")
     parts = [
         "<!doctype html>",
+        f"<!--\n{_resource('report_licences.txt')}-->",
         '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>agentload: {escape(str(summary['target']))}</title>",
+        f"<title>agentload: {_shown(summary['target'])}</title>",
         f"<style>{_resource('report.css')}</style></head><body><main>",
         "<h1>What the session took</h1>" if summary["sessions"] == 1 else "<h1>What the sessions took</h1>",
-        f'<p class="run">{escape(summary["run"])}</p>',
+        f'<p class="run">{_shown(summary["run"])}</p>',
         *(_sentence(line) for line in headline(summary)),
         _split_bar(summary),
         _list("conditions", "These numbers hold for:", conditions(summary)),
         *(_plot(plot) for plot in plots),
         *(_table(table) for table in printed_tables(summary)),
         _list("notes", "How to read the numbers:", notes(summary)),
+        _list("notes", f"{BASIS_TITLE}:", basis(summary)),
         "</main>",
         f'<script type="application/json" id="specs">{specs}</script>',
         f"<script>{_javascript()}</script>",
@@ -80,9 +78,14 @@ def _javascript() -> str:
     return bundle
 
 
+def _shown(text: str) -> str:
+    """Text of any origin as the page may hold it."""
+    return html.escape(printable(text))
+
+
 def _sentence(line: str) -> str:
-    alarm = " alarm" if line.startswith("INCOMPLETE") or " failed, " in line else ""
-    return f'<p class="headline{alarm}">{escape(line)}</p>'
+    alarm = " alarm" if alarming(line) else ""
+    return f'<p class="headline{alarm}">{_shown(line)}</p>'
 
 
 def _split_bar(summary: Summary) -> str:
@@ -100,21 +103,23 @@ def _split_bar(summary: Summary) -> str:
 
 def _legend(words: dict[str, str]) -> str:
     items = (
-        f'<li><i style="background:{PART_COLOURS[part]}"></i>{escape(text)}</li>'
+        f'<li><i style="background:{PART_COLOURS[part]}"></i>{_shown(text)}</li>'
         for part, text in words.items()
     )
     return f'<ul class="parts">{"".join(items)}</ul>'
 
 
 def _list(name: str, title: str, lines: list[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<div class="{name}"><p>{escape(title)}</p><ul>{items}</ul></div>'
+    if not lines:
+        return ""
+    items = "".join(f"<li>{_shown(line)}</li>" for line in lines)
+    return f'<div class="{name}"><p>{_shown(title)}</p><ul>{items}</ul></div>'
 
 
 def _plot(plot: Chart) -> str:
     legend = _legend({part: PART_NAMES[part] for part in plot.parts}) if plot.parts else ""
     return (
-        f'<section><h2>{escape(plot.title)}</h2><p class="caption">{escape(plot.caption)}</p>{legend}'
+        f'<section><h2>{_shown(plot.title)}</h2><p class="caption">{_shown(plot.caption)}</p>{legend}'
         f'<div class="plot" id="plot-{plot.name}"></div></section>'
     )
 
@@ -132,24 +137,24 @@ def _table(table: PrintedTable) -> str:
     groups = ""
     if starts:
         cells = (
-            f'<th class="group start" colspan="{len(list(columns))}">{escape(group)}</th>'
+            f'<th class="group start" colspan="{len(list(columns))}">{_shown(group)}</th>'
             if group
             else f'<th colspan="{len(list(columns))}"></th>'
             for group, columns in groupby(table.columns, key=lambda column: column.group)
         )
         groups = f"<tr>{''.join(cells)}</tr>"
     names = "".join(
-        f'<th scope="col" class="{css}">{escape(column.name)}</th>'
+        f'<th scope="col" class="{css}">{_shown(column.name)}</th>'
         for column, css in zip(table.columns, classes, strict=True)
     )
     rows = []
     for number, row in enumerate(table.rows):
         summing = ' class="sum"' if number >= len(table.rows) - table.total_rows else ""
         cells_of_row = "".join(
-            f'<td class="{css}">{escape(cell)}</td>' for cell, css in zip(row, classes, strict=True)
+            f'<td class="{css}">{_shown(cell)}</td>' for cell, css in zip(row, classes, strict=True)
         )
         rows.append(f"<tr{summing}>{cells_of_row}</tr>")
     return (
-        f'<section><h2>{escape(table.title)}</h2><div class="wide" tabindex="0"><table>'
+        f'<section><h2>{_shown(table.title)}</h2><div class="wide" tabindex="0"><table>'
         f"<thead>{groups}<tr>{names}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )

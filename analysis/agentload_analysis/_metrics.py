@@ -14,23 +14,48 @@ K_TOKENS = 1024
 CONTEXT_EDGES_TOKENS = tuple(8 * K_TOKENS * 2**power for power in range(8))
 """Where one context bucket ends and the next begins: 8K, 16K, ... 1024K (K = 1024)."""
 
+# The three statuses of a turn; nothing else in this package spells them out.
 ANSWERED = pl.col("status") == "ok"
+FAILED = pl.col("status") == "failed"
+SKIPPED = pl.col("status") == "skipped"
+
+
+def counts() -> list[pl.Expr]:
+    """What every table counts: turns, answered, failed, skipped, subagent_turns, output_tokens."""
+    parts = {"answered": ANSWERED, "failed": FAILED, "skipped": SKIPPED}
+    parts["subagent_turns"] = pl.col("agent_id").is_not_null()
+    return [
+        pl.len().cast(pl.Int64).alias("turns"),
+        *(condition.sum().cast(pl.Int64).alias(name) for name, condition in parts.items()),
+        pl.col("output_tokens").filter(ANSWERED).sum().alias("output_tokens"),
+    ]
 
 
 def with_metrics(requests: pl.LazyFrame) -> pl.LazyFrame:
     """Add the latencies of each answered request; they are null for failed and skipped ones.
 
     ttft_ms: first_token - scheduled.
-    tpot_ms: (end - first_token) / (output_tokens - 1); null for one-token answers.
+    tpot_ms: (end - first_token) / (output_tokens - k), with k the tokens of the first arrival, which were
+    all there at first_token; null where no token came after it.
     output_tokens_per_s: 1 / TPOT; null where TPOT is null or 0 (all tokens in one read).
     queue_ms: time in the endpoint's queue; null if the endpoint does not tell it.
     """
-    tpot_ns = (pl.col("end_ns") - pl.col("first_token_ns")) / (pl.col("output_tokens") - 1)
+    later_tokens = pl.col("output_tokens") - first_arrival_tokens()
+    tpot_ns = (pl.col("end_ns") - pl.col("first_token_ns")) / later_tokens
     return requests.with_columns(
         ttft_ms=pl.when(ANSWERED).then((pl.col("first_token_ns") - pl.col("scheduled_ns")) / 1e6),
-        tpot_ms=pl.when(ANSWERED & (pl.col("output_tokens") > 1)).then(tpot_ns / 1e6),
+        tpot_ms=pl.when(ANSWERED & (later_tokens > 0)).then(tpot_ns / 1e6),
         queue_ms=pl.when(ANSWERED).then(pl.col("queue_ns") / 1e6),
     ).with_columns(output_tokens_per_s=pl.when(pl.col("tpot_ms") > 0).then(1e3 / pl.col("tpot_ms")))
+
+
+def first_arrival_tokens() -> pl.Expr:
+    """Tokens that came at `first_token_ns`.
+
+    As recorded; without recorded arrivals the mean of a decode step, if the steps are known; else 1.
+    """
+    mean_of_a_step = pl.when(pl.col("steps") > 0).then(pl.col("output_tokens") / pl.col("steps"))
+    return pl.coalesce(pl.col("arrival_tokens").list.first(), mean_of_a_step, 1.0)
 
 
 def context_from_tokens() -> pl.Expr:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentload_analysis._metrics import QUANTILES
+from agentload_analysis._printable import printable
 from agentload_analysis._sessions import SPLIT
 from agentload_analysis._summary import Summary
 from agentload_analysis._words import PART_NAMES, UNKNOWN, number, percentile, tokens
@@ -19,7 +20,7 @@ _QUEUE = {"Queue ms": ("queue", "ms")}
 _TPOT = {"TPOT ms": ("tpot", "ms")}
 _ITL = {"ITL ms": ("itl", "ms")}
 _SPEED = {"Tokens/s": ("speed", "tokens_per_s")}
-_COUNTED = {"answered": "turns", "failed": "failed", "skipped": "skipped"}
+_COUNTED = ("answered", "failed", "skipped")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def printed_tables(summary: Summary) -> list[PrintedTable]:
             first = f"Until the first token, by {key} ({of})"
             then = f"From token to token, by {key} (tokens/s: output, per user)"
             tables.append(_latencies(first, key, rows, before, sizes=True))
-            tables.append(_latencies(then, key, rows, between, sizes=False))
+            if summary["tpot_ms"]["count"] or summary["itl_ms"]["count"]:
+                tables.append(_latencies(then, key, rows, between, sizes=False))
     return tables
 
 
@@ -75,13 +77,14 @@ def _sessions(summary: Summary) -> PrintedTable:
     parts = parts_shown(summary)
     columns = (
         Column("session", text=True),
-        *(Column(name) for name in (*_COUNTED.values(), "time")),
+        *(Column(name) for name in (*_COUNTED, "time")),
         *(Column("net + client" if part == "client" else PART_NAMES[part]) for part in parts),
     )
     rows = [
         (
             _short(row["session_id"]),
-            *(f"{row[name]:,}" for name in _COUNTED),
+            _answered(row),
+            *(f"{row[name]:,}" for name in _COUNTED[1:]),
             *(number(row[f"{part}_s"]) for part in ("session_time", *parts)),
         )
         for row in slowest_sessions(summary)
@@ -108,7 +111,7 @@ def _latencies(
     *,
     sizes: bool,
 ) -> PrintedTable:
-    size_columns = [*(Column(name) for name in _COUNTED.values()), Column("context p50")] if sizes else []
+    size_columns = [*(Column(name) for name in _COUNTED), Column("context p50")] if sizes else []
     metric_columns = [Column(name, group) for group in metrics for name in _NAMES]
     cells = []
     for name, row in rows:
@@ -127,6 +130,13 @@ def _latencies(
     return PrintedTable(title, (Column(key, text=True), *size_columns, *metric_columns), tuple(cells))
 
 
+def _answered(session: dict[str, Any]) -> str:
+    """How many turns were answered, and of a session that was cut off how many it was to have."""
+    if session["cut_off"]:
+        return f"{session['answered']:,} of {session['session_turns']:,}"
+    return f"{session['answered']:,}"
+
+
 def _turn_name(row: dict[str, Any]) -> str:
     first, last = row["turn_index"], row["last_turn_index"]
     return f"{first}" if first == last else f"{first}-{last}"
@@ -134,6 +144,7 @@ def _turn_name(row: dict[str, Any]) -> str:
 
 def _short(session_id: str, width: int = 22) -> str:
     """Session ids may be hashes or paths: keep both ends."""
+    session_id = printable(session_id)  # before it is cut: what cannot be shown takes more room
     if len(session_id) <= width:
         return session_id
     return f"{session_id[: width - 9]}…{session_id[-8:]}"

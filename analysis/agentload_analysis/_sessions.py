@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from agentload_analysis._metrics import ANSWERED, counts
+
 SPLIT = ("queue", "prefill", "handoff", "first_token_wait", "decode", "tool", "think", "client")
 """The parts of a session's time; an endpoint that does not tell the first three tells `first_token_wait`."""
 
@@ -54,17 +56,12 @@ def sessions(requests: pl.LazyFrame) -> pl.LazyFrame:
     """One row a session, in order of first appearance.
 
     session_id; turns, answered, failed, skipped, subagent_turns; output_tokens (received);
-    start_ns, session_ns (start to the last end of an answered turn; null without one), `SPLIT_NS`, which
-    add up to session_ns; path_turns; answered_whole: no turn failed or was skipped.
+    session_turns (how many the run was to play; null if its rows do not tell), cut_off: it has fewer rows
+    than that; start_ns, session_ns (start to the last end of an answered turn; null without one),
+    `SPLIT_NS`, which add up to session_ns; path_turns; answered_whole: not cut off, and no turn failed or was
+    skipped.
     """
-    counts = requests.group_by("session_id", maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("turns"),
-        (pl.col("status") == "ok").sum().cast(pl.Int64).alias("answered"),
-        (pl.col("status") == "failed").sum().cast(pl.Int64).alias("failed"),
-        (pl.col("status") == "skipped").sum().cast(pl.Int64).alias("skipped"),
-        pl.col("agent_id").is_not_null().sum().cast(pl.Int64).alias("subagent_turns"),
-        pl.col("output_tokens").filter(pl.col("status") == "ok").sum().alias("output_tokens"),
-    )
+    turns = requests.group_by("session_id", maintain_order=True).agg(*counts(), pl.col("session_turns").max())
     times = (
         critical_path(requests)
         .group_by("session_id")
@@ -76,17 +73,19 @@ def sessions(requests: pl.LazyFrame) -> pl.LazyFrame:
         )
     )
     times = times.with_columns(session_ns=pl.col("session_ns") - pl.col("start_ns"))
-    return counts.join(times, on="session_id", how="left", maintain_order="left").with_columns(
-        answered_whole=(pl.col("answered") == pl.col("turns")) & pl.col("session_ns").is_not_null()
+    cut_off = (pl.col("turns") < pl.col("session_turns")).fill_null(False)
+    whole = (pl.col("answered") == pl.col("turns")) & ~pl.col("cut_off") & pl.col("session_ns").is_not_null()
+    return (
+        turns.join(times, on="session_id", how="left", maintain_order="left")
+        .with_columns(cut_off=cut_off)
+        .with_columns(answered_whole=whole)
     )
 
 
 def _answered_turns(requests: pl.LazyFrame) -> pl.DataFrame:
     """Answered turns with `row` (their number), `gate_row`, `gate_end_ns` and `session_start_ns`."""
     turns = (
-        requests.filter(
-            (pl.col("status") == "ok") & pl.col("scheduled_ns").is_not_null() & pl.col("end_ns").is_not_null()
-        )
+        requests.filter(ANSWERED & pl.col("scheduled_ns").is_not_null() & pl.col("end_ns").is_not_null())
         .select(
             *("session_id", "turn_id", "turn_index", "agent_id", "gate_turn_id"),
             *("scheduled_ns", "end_ns", "tool_ns", "think_ns", *_TOLD_NS),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import polars as pl
 
 from agentload_analysis._itl import itl_gaps, itl_source
-from agentload_analysis._metrics import QUANTILES
+from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES
+from agentload_analysis._printable import decodable
 from agentload_analysis._sessions import SPLIT, SPLIT_NS, sessions
-from agentload_analysis._tables import overall, per_context, per_turn, per_turn_range
-from agentload_traces import RunDirectoryError, RunReader
+from agentload_analysis._snapshot import Run, Snapshot, readable_rows, take_snapshot
+from agentload_analysis._tables import (
+    GAP_KEYS,
+    overall,
+    per_context,
+    per_turn,
+    per_turn_range,
+    with_context,
+)
 
 Summary = dict[str, Any]
 
@@ -21,19 +26,19 @@ _FORMAT = 1
 _ERRORS_SHOWN = 5
 
 
-def summarise(run_path: str | os.PathLike[str]) -> Summary:
-    """Analyse a run directory, finished or not.
+def summarise(run: Run) -> Summary:
+    """Analyse a run directory, finished or not, or a snapshot of one.
 
     Raises `RunDirectoryError` if it is missing, foreign, or has rows that cannot be read.
     """
-    reader = RunReader(run_path)
-    with readable_rows(reader):
-        requests = reader.requests()
+    snapshot = take_snapshot(run)
+    with readable_rows(snapshot.path):
+        requests = snapshot.requests
         session_rows = sessions(requests).collect()
-        gaps = itl_gaps(requests).collect(engine="streaming").lazy()
+        gaps = itl_gaps(with_context(requests), GAP_KEYS).collect(engine="streaming").lazy()
         return {
-            **_identity(reader),
-            **_counts(reader, session_rows),
+            **_identity(snapshot),
+            **_counts(snapshot, session_rows),
             "session_time_s": _session_time(session_rows),
             **_latencies(requests, gaps),
             "session_split_s": _split(session_rows),
@@ -44,24 +49,14 @@ def summarise(run_path: str | os.PathLike[str]) -> Summary:
         }
 
 
-@contextmanager
-def readable_rows(reader: RunReader) -> Iterator[None]:
-    """Turn Polars' complaints about damaged files into one line that names the run."""
-    try:
-        yield
-    except pl.exceptions.PolarsError as error:
-        first_line = str(error).splitlines()[0]
-        raise RunDirectoryError(f"{reader.path}: its rows cannot be read: {first_line}") from None
-
-
-def _identity(reader: RunReader) -> Summary:
-    manifest = reader.manifest
+def _identity(snapshot: Snapshot) -> Summary:
+    manifest = snapshot.manifest
     return {
         "format": _FORMAT,
-        "run": str(reader.path),
+        "run": decodable(snapshot.path),
         "status": manifest.status,
-        "incomplete": reader.incomplete,
-        "torn_lines": reader.torn_lines,
+        "incomplete": snapshot.incomplete,
+        "torn_lines": snapshot.torn_lines,
         "target": manifest.target,
         "mode": manifest.mode,
         "clock": manifest.clock,
@@ -73,23 +68,22 @@ def _identity(reader: RunReader) -> Summary:
     }
 
 
-def _counts(reader: RunReader, session_rows: pl.DataFrame) -> Summary:
-    requests = reader.requests()
-    answered = pl.col("status") == "ok"
+def _counts(snapshot: Snapshot, session_rows: pl.DataFrame) -> Summary:
+    requests, manifest = snapshot.requests, snapshot.manifest
     tokens = requests.select(
         pl.col("end_ns").max().alias("last_end_ns"),
-        pl.col("input_tokens").filter(answered).sum().alias("input_tokens_total"),
+        pl.col("input_tokens").filter(ANSWERED).sum().alias("input_tokens_total"),
         # A sum of nothing known is unknown, not 0.
-        pl.when((answered & pl.col("cached_tokens").is_not_null()).any())
-        .then(pl.col("cached_tokens").filter(answered).sum())
+        pl.when((ANSWERED & pl.col("cached_tokens").is_not_null()).any())
+        .then(pl.col("cached_tokens").filter(ANSWERED).sum())
         .alias("cached_tokens_total"),
-        pl.col("output_tokens").filter(answered).sum().alias("output_tokens_total"),
-        pl.col("input_tokens").filter(answered).min().alias("input_tokens_min"),
-        pl.col("input_tokens").filter(answered).median().alias("input_tokens_p50"),
-        pl.col("input_tokens").filter(answered).max().alias("input_tokens_max"),
+        pl.col("output_tokens").filter(ANSWERED).sum().alias("output_tokens_total"),
+        pl.col("input_tokens").filter(ANSWERED).min().alias("input_tokens_min"),
+        pl.col("input_tokens").filter(ANSWERED).median().alias("input_tokens_p50"),
+        pl.col("input_tokens").filter(ANSWERED).max().alias("input_tokens_max"),
     ).collect()
     errors = (
-        requests.filter(pl.col("status") == "failed")
+        requests.filter(FAILED)
         .group_by(pl.col("error").fill_null("unknown error"))
         .agg(pl.len().cast(pl.Int64).alias("turns"))
         .sort(["turns", "error"], descending=[True, False])
@@ -98,15 +92,16 @@ def _counts(reader: RunReader, session_rows: pl.DataFrame) -> Summary:
     run_ns = tokens["last_end_ns"].item()
     return {
         "sessions": session_rows.height,
-        "sessions_planned": reader.manifest.sessions_planned,
+        "sessions_planned": manifest.sessions_planned,
         "sessions_answered_whole": int(session_rows["answered_whole"].sum()),
+        "sessions_cut_off": int(session_rows["cut_off"].sum()),
         "turns": int(session_rows["turns"].sum()),
-        "turns_planned": reader.manifest.turns_planned,
+        "turns_planned": manifest.turns_planned,
         "answered": int(session_rows["answered"].sum()),
         "failed": int(session_rows["failed"].sum()),
         "skipped": int(session_rows["skipped"].sum()),
         "subagent_turns": int(session_rows["subagent_turns"].sum()),
-        "tool_calls": int(reader.tool_calls().select(pl.len()).collect().item()),
+        "tool_calls": snapshot.tool_calls,
         "errors": errors.collect().to_dicts(),
         "run_time_s": None if run_ns is None else run_ns / 1e9,
         **tokens.drop("last_end_ns").to_dicts()[0],
@@ -129,6 +124,7 @@ def _latencies(requests: pl.LazyFrame, gaps: pl.LazyFrame) -> Summary:
 
     names = (*QUANTILES, "max")
     return {
+        "answered_without_tpot": row.get("answered", 0) - row.get("tpot_count", 0),
         "output_tokens_per_s_per_user": distribution(
             "speed", "tokens_per_s", ("min", "p1", "p10", "p50", "p90", "p99", "max")
         ),
@@ -153,7 +149,8 @@ def _split(session_rows: pl.DataFrame) -> Summary:
 def _per_session(session_rows: pl.DataFrame) -> list[Summary]:
     seconds = {f"{part}_s": pl.col(column) / 1e9 for part, column in zip(SPLIT, SPLIT_NS, strict=True)}
     return session_rows.select(
-        *("session_id", "turns", "answered", "failed", "skipped", "subagent_turns", "output_tokens"),
+        *("session_id", "turns", "session_turns", "answered", "failed", "skipped", "subagent_turns"),
+        *("output_tokens", "cut_off"),
         start_s=pl.col("start_ns") / 1e9,
         session_time_s=pl.col("session_ns") / 1e9,
         **seconds,

@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from agentload_analysis._printable import printable
 from agentload_analysis._printed import PrintedTable, printed_tables
 from agentload_analysis._summary import Summary
-from agentload_analysis._words import conditions, headline, notes
+from agentload_analysis._words import BASIS_TITLE, alarming, basis, conditions, headline, notes
 
 
 def render_text(summary: Summary, console: Console) -> None:
-    """Print a summary: headline and conditions in words, then the tables, then how to read them."""
+    """Print a summary: headline and its conditions, the tables, how to read them, what they rest on."""
     for line in headline(summary):
-        alarming = line.startswith("INCOMPLETE") or " failed, " in line
-        console.print(escape(line), style="bold red" if alarming else "bold", highlight=False)
+        console.print(_literal(line), style="bold red" if alarming(line) else "bold")
     first, *others = conditions(summary)
-    console.print(f"Conditions: {escape(first)}", highlight=False)
+    console.print(_literal(f"Conditions: {first}"))
     for line in others:
-        console.print(f"  - {escape(line)}", highlight=False)
+        console.print(_literal(f"  - {line}"))
     for table in printed_tables(summary):
-        console.print()
+        console.print(f"\n{table.title}", style="bold", highlight=False)
         console.print(_rich_table(table), highlight=False)
     console.print()
     for line in notes(summary):
-        console.print(escape(line), style="dim", highlight=False)
+        console.print(_literal(line), style="dim")
+    if basis(summary):
+        console.print(f"\n{BASIS_TITLE}", style="bold", highlight=False)
+    for line in basis(summary):
+        console.print(_literal(f"  - {line}"))
+
+
+def _literal(text: str) -> Text:
+    """Text of any origin; brackets and colons in it are no markup and no emoji."""
+    return Text(printable(text))
 
 
 def _rich_table(table: PrintedTable) -> Table:
-    rich_table = Table(
-        title=table.title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-    )
+    rich_table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     shown_group = ""
     grouped = any(column.group for column in table.columns)
     for column in table.columns:
@@ -48,5 +50,5 @@ def _rich_table(table: PrintedTable) -> Table:
         )
     for number, row in enumerate(table.rows):
         summing = number >= len(table.rows) - table.total_rows
-        rich_table.add_row(*(escape(cell) for cell in row), style="bold" if summing else None)
+        rich_table.add_row(*(_literal(cell) for cell in row), style="bold" if summing else None)
     return rich_table

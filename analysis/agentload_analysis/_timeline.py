@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
 
+from agentload_analysis._metrics import ANSWERED
 from agentload_analysis._sessions import SPLIT, SPLIT_NS
 
 _MAX_LANES = 16
@@ -55,7 +56,7 @@ def timeline(requests: pl.LazyFrame, starts_ns: dict[str, int]) -> Timeline:
     slice shows how much of each part fell into it.
     """
     turns = (
-        requests.filter((pl.col("status") == "ok") & pl.col("session_id").is_in(list(starts_ns)))
+        requests.filter(ANSWERED & pl.col("session_id").is_in(list(starts_ns)))
         .filter(pl.col("scheduled_ns").is_not_null() & pl.col("end_ns").is_not_null())
         .select("session_id", "agent_id", "turn_index", "scheduled_ns", "end_ns", *SPLIT_NS)
         .collect()
@@ -64,9 +65,7 @@ def timeline(requests: pl.LazyFrame, starts_ns: dict[str, int]) -> Timeline:
     groups: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
     for turn in turns.iter_rows(named=True):
         groups.setdefault((turn["session_id"], turn["agent_id"]), []).append(turn)
-    chosen = _choose(
-        list(groups), {key: turns[-1]["end_ns"] for key, turns in groups.items()}, list(starts_ns)
-    )
+    chosen = _choose(groups, list(starts_ns))
     bars = {
         key: [bar for turn in groups[key] for bar in _turn_bars(turn, starts_ns[key[0]])] for key in chosen
     }
@@ -77,11 +76,14 @@ def timeline(requests: pl.LazyFrame, starts_ns: dict[str, int]) -> Timeline:
 
 
 def _choose(
-    keys: Sequence[tuple[str, str | None]], ends_ns: dict[tuple[str, str | None], int], session_ids: list[str]
+    groups: dict[tuple[str, str | None], list[dict[str, Any]]], session_ids: list[str]
 ) -> list[tuple[str, str | None]]:
-    subagents = sorted((key for key in keys if key[1] is not None), key=lambda key: -ends_ns[key])
-    mains = [key for key in keys if key[1] is None]
-    chosen = set(mains + subagents[: max(0, _MAX_LANES - len(mains))])
+    """All main agents and the longest-lived sub-agents, from first due time to last end."""
+    ends_ns = {key: max(turn["end_ns"] for turn in turns) for key, turns in groups.items()}
+    lengths_ns = {key: ends_ns[key] - turns[0]["scheduled_ns"] for key, turns in groups.items()}
+    mains = [key for key in groups if key[1] is None]
+    subagents = sorted((key for key in groups if key[1] is not None), key=lambda key: -lengths_ns[key])
+    chosen = mains + subagents[: max(0, _MAX_LANES - len(mains))]
     order = {session_id: number for number, session_id in enumerate(session_ids)}
     return sorted(chosen, key=lambda key: (order[key[0]], key[1] is not None, ends_ns[key], key[1] or ""))
 

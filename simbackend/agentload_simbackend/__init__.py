@@ -24,11 +24,22 @@ from agentload_simbackend._engine import build_engine
 from agentload_simbackend._figures import Figure, derived_figures
 from agentload_simbackend._load import list_deployments, load_deployment
 from agentload_simbackend._quantity import Quantity, shown_number
+from agentload_simbackend._wire import (
+    AGENT_HEADER,
+    SESSION_HEADER,
+    TURN_HEADER,
+    ServerTimes,
+    decode_id,
+    encode_id,
+)
 
 if TYPE_CHECKING:
     from agentload_simbackend._server import SimServer
 
 __all__ = [
+    "AGENT_HEADER",
+    "SESSION_HEADER",
+    "TURN_HEADER",
     "Arrival",
     "ArrivalsFunction",
     "Deployment",
@@ -42,9 +53,12 @@ __all__ = [
     "PromptRun",
     "Quantity",
     "Rejected",
+    "ServerTimes",
     "SimServer",
     "build_engine",
+    "decode_id",
     "derived_figures",
+    "encode_id",
     "list_deployments",
     "load_deployment",
     "shown_number",

@@ -105,7 +105,10 @@ class ArrivalsFunction(Protocol):
 
 
 class Engine(Protocol):
-    """A simulated deployment. Times given to it never decrease."""
+    """A simulated deployment. Times given to `submit`, `cancel` and `advance` never decrease.
+
+    An engine may raise `ValueError` if one does.
+    """
 
     def submit(self, request: EngineRequest, now_ns: int) -> None:
         """Take a request at `now_ns`; its fate comes out of `advance`."""

@@ -1,13 +1,15 @@
 """Continuous batching in one decode replica, with one step clock for all its streams.
 
 Streams join and leave at step boundaries. Nothing is done per step or per token: a change costs
-O(log streams), and the times between two changes are an `Epoch`.
+O(log streams), and the times between two changes are an `Epoch`. Where something else begins to limit the
+step time (see `StepModel`), an epoch ends and the next begins with the same streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from math import ceil
 
 from agentload_simbackend._epochs import Epoch
 from agentload_simbackend._flight import Flight, Stage
@@ -127,8 +129,9 @@ class Batch:
             self._epoch = None
             self.wake_ns = None
             return
-        step_ns, growth_ns = self._model.step(len(self._active), self._context * _UNIT)
-        epoch = Epoch(step, now_ns, step_ns, growth_ns * (self._growth * _UNIT))
+        context, growth = self._context * _UNIT, self._growth * _UNIT
+        step_ns, growth_ns, until_tokens = self._model.step(len(self._active), context)
+        epoch = Epoch(step, now_ns, step_ns, growth_ns * growth)
         self._epoch = epoch
         if before is not None:
             before.next = epoch
@@ -143,5 +146,8 @@ class Batch:
         finish = self._finish
         while finish[0][2].stage != Stage.DECODE:
             heappop(finish)
-        self._wake_step = finish[0][0]
-        self.wake_ns = epoch.end_ns(self._wake_step - step)
+        steps = finish[0][0] - step
+        if until_tokens < context + growth * steps:
+            steps = max(ceil((until_tokens - context) / growth), 1)
+        self._wake_step = step + steps
+        self.wake_ns = epoch.end_ns(steps)

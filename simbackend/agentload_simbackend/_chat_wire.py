@@ -1,14 +1,11 @@
 """OpenAI chat completions: the bytes of an answer, whole or as a stream.
 
-Both carry, beside OpenAI's fields, an object `agentload` that splits the server's time:
-`queue_ns`, `prefill_ns`, `handoff_ns`, `decode_ns` by the engine, `server_ns` from the arrival of the
-request to its last byte by the clock, and `cached_tokens`, `steps`, `replica`.
+Both carry, beside OpenAI's fields, an object `agentload` that splits the server's time: `ServerTimes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 import msgspec
 
@@ -23,6 +20,7 @@ from agentload_simbackend._server_sse import (
     framed_event,
     join_events,
 )
+from agentload_simbackend._wire import ServerTimes
 
 
 class ChatHeader(msgspec.Struct, frozen=True):
@@ -32,19 +30,6 @@ class ChatHeader(msgspec.Struct, frozen=True):
     created: int
     model: str
     prompt_tokens: int
-
-
-class ServerTimes(TypedDict):
-    """The object `agentload` of an answer."""
-
-    queue_ns: int
-    prefill_ns: int
-    handoff_ns: int
-    decode_ns: int
-    cached_tokens: int
-    steps: int
-    replica: int
-    server_ns: int
 
 
 class ChatStream:
@@ -127,13 +112,13 @@ def _usage(header: ChatHeader, finished: Finished) -> dict[str, object]:
 
 def _times(finished: Finished, server_ns: int) -> ServerTimes:
     phases = finished.phases
-    return {
-        "queue_ns": phases.queue_ns,
-        "prefill_ns": phases.prefill_ns,
-        "handoff_ns": phases.handoff_ns,
-        "decode_ns": phases.decode_ns,
-        "cached_tokens": finished.cached_tokens,
-        "steps": finished.steps,
-        "replica": finished.replica,
-        "server_ns": server_ns,
-    }
+    return ServerTimes(
+        queue_ns=phases.queue_ns,
+        prefill_ns=phases.prefill_ns,
+        handoff_ns=phases.handoff_ns,
+        decode_ns=phases.decode_ns,
+        cached_tokens=finished.cached_tokens,
+        steps=finished.steps,
+        replica=finished.replica,
+        server_ns=server_ns,
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from agentload_simbackend._memory import KvShape
-from agentload_simbackend._quantity import Number, numbers_of, shown_number
+from agentload_simbackend._quantity import KINDS, Kind, Number, numbers_of, shown_number
 from agentload_simbackend._specs import (
     Decoder,
     DeploymentSpec,
@@ -25,6 +25,13 @@ from agentload_traces import SpecError
 
 _HEADLINE = re.compile(r"(decode|speculation|link)\.(?!chip\.|rack\.)")
 """Paths of the numbers that a deployment's headline hangs on, as against those of racks and chips."""
+
+_KIND_WORDS: dict[Kind, str] = {
+    "fact": "are facts",
+    "vendor_claim": "are the maker's claims",
+    "estimate": "are estimates",
+    "fitted": "are fitted to published figures",
+}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -138,9 +145,7 @@ class Deployment:
         The first says what the simulation is. Then each fitted number, each estimate that a headline hangs
         on (replicas, speculation, link), and last the other estimates together.
         """
-        sentences = [
-            f"Simulated on {self.name}: fitted to a few published figures; a calibration, no validation."
-        ]
+        sentences = [self._standing()]
         estimates, others = [], []
         for path, quantity in self.numbers():
             words = path.replace(".", " ").replace("_", " ")
@@ -156,6 +161,14 @@ class Deployment:
         if others:
             sentences.append(f"Also estimates: {', '.join(others)}.")
         return sentences
+
+    def _standing(self) -> str:
+        """What the simulation is, by the weakest kind of number that it rests on."""
+        kinds = [quantity.kind for _, quantity in self.numbers()]
+        counts = [(kinds.count(kind), _KIND_WORDS[kind]) for kind in reversed(KINDS)]
+        parts = ", ".join(f"{count} {words}" for count, words in counts if count)
+        verdict = "a calibration, no validation" if "fitted" in kinds else "no run of it was validated"
+        return f"Simulated on {self.name}: of its {len(kinds)} numbers {parts}; {verdict}."
 
 
 def check_deployment(deployment: Deployment, where: str) -> None:

@@ -21,7 +21,7 @@ from agentload_simbackend._deployment import Deployment
 from agentload_simbackend._flight import Flight, Stage, Timeline
 from agentload_simbackend._prefill_time import PrefillModel
 from agentload_simbackend._prefix_cache import PrefixCache
-from agentload_simbackend._residency import Residency
+from agentload_simbackend._residency import Residency, Resident
 from agentload_simbackend._station import Station
 from agentload_simbackend._step_time import step_model
 
@@ -84,7 +84,11 @@ class SimEngine:
         self._arm(self._prefill, self._on_station)
 
     def cancel(self, request_id: int, now_ns: int) -> None:
-        """Forget a request; its bytes are free at once, or with the decode step under way."""
+        """Forget a request; its bytes are free at once, or with the decode step under way.
+
+        Of its context that stays resident which was handed over or was there before, of a hand-off that
+        is cut off without the sliding windows.
+        """
         self._run(now_ns)
         flight = self._under_way.pop(request_id, None)
         if flight is None:
@@ -100,11 +104,13 @@ class SimEngine:
             link = self._links[flight.replica]
             link.drop(flight, now_ns, waiting=stage == Stage.LINK_QUEUE)
             self._arm(link, self._on_station)
-            self._free(flight, now_ns)
+            self._leave(flight, flight.resident_tokens, None)
+            self._fill_slots(now_ns)
         else:
             batch = self._batches[flight.replica]
             if batch.leave(flight, now_ns):
-                self._free(flight, now_ns)
+                self._leave(flight, flight.request.input_tokens, flight.request.output_tokens)
+                self._fill_slots(now_ns)
             self._arm_batch(batch)
 
     def next_event_ns(self) -> int | None:
@@ -133,6 +139,8 @@ class SimEngine:
             yield from batch.progress(now_ns)
 
     def _run(self, now_ns: int) -> None:
+        if now_ns < self._now_ns:
+            raise ValueError(f"time went back from {self._now_ns} to {now_ns} ns")
         self._now_ns = now_ns
         events = self._events
         while events and events[0][0] <= now_ns:
@@ -195,9 +203,12 @@ class SimEngine:
             if place is None:
                 return
             slots.popleft()
-            flight.replica, resident_tokens = place
+            flight.replica, flight.resident_tokens, past_tokens = place
+            tokens = request.input_tokens
+            window_tokens = self._kv.missing_window_tokens(tokens, flight.resident_tokens, past_tokens)
             # The answer starts from the last prompt token, so at least that one is handed over.
-            flight.handoff_tokens = max(request.input_tokens - resident_tokens, 1)
+            flight.handoff_tokens = tokens - flight.resident_tokens or 1
+            flight.window_tokens = window_tokens or 1
             flight.stage = Stage.LINK_QUEUE
             link = self._links[flight.replica]
             link.enter(flight, now_ns)
@@ -206,7 +217,7 @@ class SimEngine:
     def _start_handoff(self, flight: Flight, now_ns: int) -> int:
         flight.stage = Stage.LINK
         flight.link_start_ns = now_ns
-        transfer_bytes = self._kv.transfer_bytes(flight.handoff_tokens)
+        transfer_bytes = self._kv.transfer_bytes(flight.handoff_tokens, flight.window_tokens)
         end_ns = now_ns + int(transfer_bytes / self._link_bytes_per_ns) + 1
         self._plan(end_ns + self._link_latency_ns, self._on_arrived, flight)
         return end_ns
@@ -230,7 +241,7 @@ class SimEngine:
         for flight in finished:
             self._finish(flight, now_ns)
         for flight in cancelled:
-            self._residency.free(flight.replica, flight.need_bytes)
+            self._leave(flight, flight.request.input_tokens, flight.request.output_tokens)
         if self._slots and (finished or cancelled):
             self._fill_slots(now_ns)
 
@@ -239,9 +250,7 @@ class SimEngine:
         assert epoch is not None
         flight.stage = Stage.GONE
         del self._under_way[request.request_id]
-        self._residency.keep(
-            flight.replica, request.context_id, flight.need_bytes, flight.runs, request.input_tokens
-        )
+        self._leave(flight, request.input_tokens, request.output_tokens)
         waited_ns = flight.prefill_start_ns - flight.submitted_ns
         phases = Phases(
             queue_ns=waited_ns + flight.link_start_ns - flight.prefill_done_ns,
@@ -264,9 +273,13 @@ class SimEngine:
             )
         )
 
-    def _free(self, flight: Flight, now_ns: int) -> None:
-        self._residency.free(flight.replica, flight.need_bytes)
-        self._fill_slots(now_ns)
+    def _leave(self, flight: Flight, resident_tokens: int, past_tokens: int | None) -> None:
+        """Give back a stream's bytes but for those of its context, see `Resident`."""
+        tokens, kept_bytes = flight.request.input_tokens, flight.need_bytes
+        if resident_tokens < tokens:
+            kept_bytes = self._kv.stream_bytes(resident_tokens)
+        resident = Resident(kept_bytes, flight.runs, tokens, resident_tokens, past_tokens)
+        self._residency.end(flight.replica, flight.request.context_id, flight.need_bytes, resident)
 
     def _refusal(self, request: EngineRequest, need_bytes: int, now_ns: int) -> Rejected:
         """Say why a request can never be served."""

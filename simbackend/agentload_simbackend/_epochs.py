@@ -1,7 +1,8 @@
 """Times of decode steps in closed form.
 
-Between two changes of a batch its contexts grow steadily, so step k (from 0) of an epoch lasts a + b k, and
-k steps end at start + a k + b k (k - 1) / 2, rounded to whole nanoseconds.
+Between two changes of a batch its contexts grow steadily, and in an epoch one and the same thing limits the
+step time throughout. So step k (from 0) of an epoch lasts a + b k, and k steps end at
+start + a k + b k (k - 1) / 2, rounded to whole nanoseconds.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ class Flight:
     event_seq: number of its pending event, so that a cancelled request's event is known to be void.
     busy_until_ns: when it frees the station (prefill instance or link) that it occupies.
     need_bytes: KV reserved while it decodes, and kept after as its context.
+    resident_tokens: so many leading tokens of its prompt were in the replica before the hand-off.
+    handoff_tokens, window_tokens: what crosses the link, see `KvShape.transfer_bytes`.
     join_step, finish_step: decode steps of its replica between which it decodes.
     epoch: the first epoch of its decode.
     totals: see `token_totals`.
@@ -50,10 +52,12 @@ class Flight:
         "rate",
         "replica",
         "request",
+        "resident_tokens",
         "runs",
         "stage",
         "submitted_ns",
         "totals",
+        "window_tokens",
     )
 
     def __init__(self, request: EngineRequest, runs: list[PromptRun], need_bytes: int, now_ns: int) -> None:
@@ -70,7 +74,9 @@ class Flight:
         self.prefill_start_ns: int
         self.prefill_done_ns: int
         self.cached_tokens: int
+        self.resident_tokens: int
         self.handoff_tokens: int
+        self.window_tokens: int
         self.link_start_ns: int
         self.arrived_ns: int
         self.replica: int

@@ -30,7 +30,25 @@ class KvShape(NamedTuple):
         """What a stream of `tokens` tokens (prompt and answer) reserves."""
         return tokens * self.bytes_per_token + self.window_bytes
 
-    def transfer_bytes(self, tokens: int) -> int:
-        """What a hand-off of the last `tokens` tokens of a context carries."""
-        windowed = tokens if tokens < self.window_tokens else self.window_tokens
+    def missing_window_tokens(self, prompt_tokens: int, resident_tokens: int, past_tokens: int | None) -> int:
+        """For how many of a prompt's tokens a hand-off brings the sliding-window part.
+
+        The first `resident_tokens` are there. The windows there end `past_tokens` tokens after them, or
+        somewhere else (`None`), and then all of the prompt's window is brought.
+        """
+        window = self.window_tokens
+        wanted = window if window < prompt_tokens else prompt_tokens
+        if past_tokens is None or past_tokens >= window:
+            return wanted
+        held_from = resident_tokens + past_tokens - window
+        wanted_from = prompt_tokens - wanted
+        there = resident_tokens - (held_from if held_from > wanted_from else wanted_from)
+        return wanted - there if there > 0 else wanted
+
+    def transfer_bytes(self, tokens: int, window_tokens: int) -> int:
+        """What a hand-off of `tokens` tokens carries, `window_tokens` of them with their sliding window.
+
+        More than the model's window there never is of it.
+        """
+        windowed = window_tokens if window_tokens < self.window_tokens else self.window_tokens
         return tokens * self.bytes_per_token + windowed * self.sliding_bytes_per_token

@@ -132,6 +132,20 @@ class Pacer:
 
     def cancel(self, answer: PacedAnswer) -> None:
         """Forget an answer: the client has gone."""
+        if answer.request.request_id in self._running:
+            # What is over by now comes first: after the cancel no engine may be told an earlier time.
+            self._run_engine(self._now_ns())
+        self._forget(answer)
+
+    def close(self) -> None:
+        """Forget all answers and stop. The engine is not to be used any more."""
+        for answers in (self._running, self._due, self._blocked):
+            for answer in list(answers.values()):
+                self._forget(answer)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _forget(self, answer: PacedAnswer) -> None:
         request_id = answer.request.request_id
         self._due.pop(request_id, None)
         self._blocked.pop(request_id, None)
@@ -141,14 +155,6 @@ class Pacer:
         if not answer.written.done():
             answer.written.set_exception(ConnectionResetError("the client went away"))
             answer.written.exception()
-
-    def close(self) -> None:
-        """Forget all answers and stop."""
-        for answers in (self._running, self._due, self._blocked):
-            for answer in list(answers.values()):
-                self.cancel(answer)
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _now_ns(self) -> int:
         """The time for the engine, which must not go back."""

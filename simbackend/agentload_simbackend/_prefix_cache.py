@@ -2,6 +2,9 @@
 
 A radix tree of prompt runs with capacity in bytes. A prompt's branch is used as a whole, so the order of
 last use is kept only for the nodes at which prompts end; the least recently used leaf goes first.
+
+The simulated HBM may hold hundreds of millions of tokens, and a server's prompts are cut into short runs. So
+that it does not fill the memory of the machine that simulates, the tree is bounded in runs too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,11 @@ from agentload_simbackend._api import PromptRun
 from agentload_simbackend._memory import KvShape
 from agentload_simbackend._runs import equal_runs, tokens_before
 
+MOST_RUNS = 4_000_000
+"""Runs that the tree holds at most. A run takes up to 130 bytes here, so this is half a gigabyte. In blocks
+of 64 tokens it is 256M tokens, 57 % of what nine Rubin instances can hold for Gemma 4 31B. Prompts of one run
+each, as generated sessions have in virtual time, never come near it."""
+
 _Edge = tuple[str | int, int]
 """Key of a run, and the token of that run at which a branch begins."""
 
@@ -20,7 +28,7 @@ _Edge = tuple[str | int, int]
 class _Node:
     """Consecutive runs; the first of them may be the rest of a run that began in the parent."""
 
-    __slots__ = ("bytes", "children", "edge", "parent", "runs", "tokens")
+    __slots__ = ("bytes", "children", "edge", "parent", "run_count", "runs", "tokens")
 
     def __init__(self, parent: _Node | None, edge: _Edge, runs: list[PromptRun], tokens: int) -> None:
         self.parent = parent
@@ -29,6 +37,7 @@ class _Node:
         self.tokens = tokens
         self.children: dict[_Edge, _Node] = {}
         self.bytes = 0
+        self.run_count = 0
 
 
 class _Match(NamedTuple):
@@ -48,11 +57,12 @@ class _Match(NamedTuple):
 
 
 class PrefixCache:
-    """Prompts that were prefilled, up to `capacity_bytes` of their KV."""
+    """Prompts that were prefilled, up to `capacity_bytes` of their KV and `MOST_RUNS` runs."""
 
     def __init__(self, capacity_bytes: int, kv: KvShape) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
+        self.used_runs = 0
         self._kv = kv
         self._root = _Node(None, ("", 0), [], 0)
         self._order: OrderedDict[_Node, None] = OrderedDict()
@@ -78,7 +88,7 @@ class PrefixCache:
         else:
             node = self._insert(runs, tokens)
         self._order.move_to_end(node)
-        while self.used_bytes > self.capacity_bytes and self._order:
+        while self._order and (self.used_bytes > self.capacity_bytes or self.used_runs > MOST_RUNS):
             self._evict()
 
     def _lone(self, runs: list[PromptRun]) -> _Node | None:
@@ -172,12 +182,14 @@ class PrefixCache:
         return node
 
     def _account(self, node: _Node) -> None:
-        """Bring the bytes of a node up to date: only the end of a branch keeps its sliding window."""
+        """Bring what a node counts for up to date: only the end of a branch keeps its sliding window."""
         now = node.tokens * self._kv.bytes_per_token
         if not node.children:
-            now = self._kv.transfer_bytes(node.tokens)
+            now = self._kv.transfer_bytes(node.tokens, node.tokens)
         self.used_bytes += now - node.bytes
         node.bytes = now
+        self.used_runs += len(node.runs) - node.run_count
+        node.run_count = len(node.runs)
 
     def _use(self, node: _Node) -> None:
         if node is not self._root:
@@ -191,6 +203,7 @@ class PrefixCache:
             return  # its branches are in use later than itself; it comes back when it is the end of one
         del parent.children[node.edge]
         self.used_bytes -= node.bytes
+        self.used_runs -= node.run_count
         if parent is not self._root and not parent.children:
             self._account(parent)
             if parent not in self._order:

@@ -7,16 +7,37 @@ from collections import OrderedDict
 from agentload_simbackend._api import PromptRun
 from agentload_simbackend._runs import shared_tokens
 
+Place = tuple[int, int, int | None]
+"""Where a stream was admitted, and what of its prompt is there already: (replica, resident, past).
 
-class _Resident:
-    """A context that stays between its turns: the prompt of its last turn, and the bytes it holds."""
+The first `resident` tokens need not be handed over. `past` tokens have passed through the sliding windows
+there since the last of them; `None` if the windows are not those of the end of these tokens.
+"""
 
-    __slots__ = ("bytes", "prompt_tokens", "runs")
 
-    def __init__(self, need_bytes: int, runs: list[PromptRun], prompt_tokens: int) -> None:
-        self.bytes = need_bytes
+class Resident:
+    """A context that stays between its turns, and the bytes that it holds.
+
+    runs, prompt_tokens: the prompt of its last turn; its first `resident_tokens` tokens are there.
+    past_tokens: the sliding layers have seen so many tokens after the prompt, at most; `None` if it is not
+        the end of the prompt that their windows hold.
+    """
+
+    __slots__ = ("bytes", "past_tokens", "prompt_tokens", "resident_tokens", "runs")
+
+    def __init__(
+        self,
+        held_bytes: int,
+        runs: list[PromptRun],
+        prompt_tokens: int,
+        resident_tokens: int,
+        past_tokens: int | None,
+    ) -> None:
+        self.bytes = held_bytes
         self.runs = runs
         self.prompt_tokens = prompt_tokens
+        self.resident_tokens = resident_tokens
+        self.past_tokens = past_tokens
 
 
 class Memory:
@@ -27,7 +48,7 @@ class Memory:
         self.capacity_bytes = capacity_bytes
         self.active_bytes = 0
         self.idle_bytes = 0
-        self.idle: OrderedDict[str, _Resident] = OrderedDict()
+        self.idle: OrderedDict[str, Resident] = OrderedDict()
 
 
 class Residency:
@@ -38,38 +59,38 @@ class Residency:
         self.memories = [Memory(index, capacity_bytes) for index in range(replicas)]
         self._homes: dict[str, Memory] = {}
 
-    def admit(self, context_id: str, need_bytes: int, runs: list[PromptRun]) -> tuple[int, int] | None:
-        """Reserve bytes for a stream.
-
-        Returns the replica and how many leading tokens of the prompt are resident there; `None` if the
-        stream has to wait until another one ends.
-        """
+    def admit(self, context_id: str, need_bytes: int, runs: list[PromptRun]) -> Place | None:
+        """Reserve bytes for a stream; `None` if it has to wait until another one ends."""
         memory = self._choose(context_id, need_bytes)
         if memory is None:
             return None
-        resident = self._forget(context_id)
-        resident_tokens = 0
-        if resident is not None and resident[0] is memory:
-            resident_tokens = shared_tokens(resident[1].runs, resident[1].prompt_tokens, runs)
+        home = self._forget(context_id)
+        shared, past_tokens = 0, None
+        if home is not None and home[0] is memory:
+            resident = home[1]
+            shared = shared_tokens(resident.runs, resident.prompt_tokens, runs)
+            if shared == resident.prompt_tokens:
+                past_tokens = resident.past_tokens
+            shared = min(shared, resident.resident_tokens)
         memory.active_bytes += need_bytes
         while memory.active_bytes + memory.idle_bytes > memory.capacity_bytes:
             self._forget(next(iter(memory.idle)))
-        return memory.index, resident_tokens
+        return memory.index, shared, past_tokens
 
-    def keep(
-        self, replica: int, context_id: str, need_bytes: int, runs: list[PromptRun], prompt_tokens: int
-    ) -> None:
-        """A stream ended: its bytes stay as an idle context."""
-        self._forget(context_id)
+    def end(self, replica: int, context_id: str, need_bytes: int, resident: Resident) -> None:
+        """A stream ended or was cancelled: its bytes are free but for those that stay as an idle context.
+
+        A part of a prompt does not take the place of what another stream of the context has left.
+        """
         memory = self.memories[replica]
         memory.active_bytes -= need_bytes
-        memory.idle_bytes += need_bytes
-        memory.idle[context_id] = _Resident(need_bytes, runs, prompt_tokens)
+        whole = resident.resident_tokens == resident.prompt_tokens
+        if not resident.resident_tokens or (context_id in self._homes and not whole):
+            return
+        self._forget(context_id)
+        memory.idle_bytes += resident.bytes
+        memory.idle[context_id] = resident
         self._homes[context_id] = memory
-
-    def free(self, replica: int, need_bytes: int) -> None:
-        """A stream was cancelled: its bytes are free."""
-        self.memories[replica].active_bytes -= need_bytes
 
     def _choose(self, context_id: str, need_bytes: int) -> Memory | None:
         """Where the context is resident if it fits there, else the least loaded.
@@ -91,7 +112,7 @@ class Residency:
                 best, best_load = memory, load
         return best
 
-    def _forget(self, context_id: str) -> tuple[Memory, _Resident] | None:
+    def _forget(self, context_id: str) -> tuple[Memory, Resident] | None:
         memory = self._homes.pop(context_id, None)
         if memory is None:
             return None

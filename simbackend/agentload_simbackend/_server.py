@@ -16,6 +16,7 @@ from agentload_simbackend._pacing_histogram import PacingSummary
 from agentload_simbackend._scripted import FillerModel, ScriptedModel
 from agentload_simbackend._server_chat import ChatApi
 from agentload_simbackend._server_errors import ApiError, error_body
+from agentload_simbackend._server_prompt import BLOCK_TOKENS
 from agentload_traces._errors import AgentloadError
 from agentload_traces._tokens import encode
 
@@ -35,6 +36,8 @@ class SimServer:
 
     seed: with session and turn it determines the text of every answer. model: the name in `/v1/models`;
     requests may name any. max_model_len: context length to tell clients, `None` if unknown.
+    block_tokens: prompts are told to the engine in blocks of so many tokens, so that a prefix counts as
+    cached in whole blocks: the engine's own cache block, or a divisor of it.
     port: 0 takes a free one, see `url`. clock: nanoseconds on the clock of the event loop.
     tick_ns: decode steps that are closer than this are written together. script: decides the
     answers; by default filler text of the length that the request asks for.
@@ -48,6 +51,7 @@ class SimServer:
         seed: int = 0,
         model: str = "simulated",
         max_model_len: int | None = None,
+        block_tokens: int = BLOCK_TOKENS,
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -57,6 +61,7 @@ class SimServer:
         self._engine = engine
         self._model = model
         self._max_model_len = max_model_len
+        self._block_tokens = block_tokens
         self._host = host
         self._port = port
         self._clock = clock
@@ -80,7 +85,7 @@ class SimServer:
     async def __aenter__(self) -> SimServer:
         encode("warm")  # loads the vocabulary now, not within the first request
         self._pacer = Pacer(self._engine, self._clock, tick_ns=self._tick_ns)
-        chat = ChatApi(self._pacer, self._script, self._clock, self._max_model_len)
+        chat = ChatApi(self._pacer, self._script, self._clock, self._max_model_len, self._block_tokens)
         app = web.Application(middlewares=[_openai_errors], client_max_size=CLIENT_MAX_BYTES)
         app.router.add_post("/v1/chat/completions", chat.handle)
         app.router.add_get("/v1/models", self._models)

@@ -16,7 +16,8 @@ from agentload_simbackend._chat_wire import ChatHeader, ChatStream, chat_body
 from agentload_simbackend._pacing import PacedAnswer, Pacer
 from agentload_simbackend._scripted import Answer, ModelCall, ScriptedModel
 from agentload_simbackend._server_errors import ApiError, rejection
-from agentload_simbackend._server_sessions import TURN_HEADER, Conversation, Conversations, header_text
+from agentload_simbackend._server_sessions import Conversation, Conversations, header_id
+from agentload_simbackend._wire import TURN_HEADER
 
 _SLICE_NS = 300_000
 """A request's prompt is read in slices of about this long, so that streams can be written between them."""
@@ -30,13 +31,18 @@ class ChatApi:
     """Handles chat completions; keeps the conversations that it has seen."""
 
     def __init__(
-        self, pacer: Pacer, script: ScriptedModel, clock: Callable[[], int], max_model_len: int | None
+        self,
+        pacer: Pacer,
+        script: ScriptedModel,
+        clock: Callable[[], int],
+        max_model_len: int | None,
+        block_tokens: int,
     ) -> None:
         self._pacer = pacer
         self._script = script
         self._clock = clock
         self._max_model_len = max_model_len
-        self._conversations = Conversations(message_texts)
+        self._conversations = Conversations(message_texts, block_tokens)
         self._request_ids = count(1)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -49,7 +55,7 @@ class ChatApi:
         conversation = self._conversations.find(request.headers, messages)
         conversation.running += 1
         try:
-            turn_id = header_text(request.headers, TURN_HEADER) or conversation.next_turn_id()
+            turn_id = header_id(request.headers, TURN_HEADER) or conversation.next_turn_id()
             async with conversation.lock:
                 await self._read_prompt(conversation, messages)
                 runs = conversation.index.runs()

@@ -1,6 +1,6 @@
 """The identity of a prompt for the engine, worked out from what is new in it.
 
-A prompt's tokens are those of its messages in order, and its identity a chain of hashes over blocks of 64
+A prompt's tokens are those of its messages in order, and its identity a chain of hashes over blocks
 of them: equal keys are equal text up to that point. An agent sends its whole history each turn; here a
 history that was seen is recognised by its bytes, and only the messages after it are read and tokenised.
 """
@@ -18,7 +18,7 @@ from agentload_simbackend._api import PromptRun
 from agentload_traces._tokens import encode
 
 BLOCK_TOKENS = 64
-"""Tokens in a block of a prompt; a shorter last block has a key of its own."""
+"""Tokens in a block of a prompt unless said; a shorter last block has a key of its own."""
 
 MessageTexts = Callable[[msgspec.Raw, int], list[str]]
 """Returns the texts of a serialised message that count as prompt tokens; the index is for errors."""
@@ -39,11 +39,12 @@ def split_messages(messages: bytes) -> list[msgspec.Raw]:
 class PromptIndex:
     """The tokens and block keys of the latest prompt of a conversation.
 
-    `update` takes the next prompt, `runs` tells its identity.
+    `update` takes the next prompt, `runs` tells its identity in blocks of `block_tokens` tokens.
     """
 
-    def __init__(self, message_texts: MessageTexts) -> None:
+    def __init__(self, message_texts: MessageTexts, block_tokens: int = BLOCK_TOKENS) -> None:
         self._message_texts = message_texts
+        self._block_tokens = block_tokens
         self._messages = b""
         self._message_ends: list[int] = []
         self._token_ends: list[int] = []
@@ -66,8 +67,8 @@ class PromptIndex:
         return len(self._messages) + 4 * len(self._ids) + 160 * len(self._blocks) + 1_000
 
     def runs(self) -> Sequence[PromptRun]:
-        """Return the prompt as blocks of 64 tokens and a rest; their tokens sum to `tokens`."""
-        rest = self._ids[len(self._blocks) * BLOCK_TOKENS :]
+        """Return the prompt as whole blocks and a rest; their tokens sum to `tokens`."""
+        rest = self._ids[len(self._blocks) * self._block_tokens :]
         return [*self._blocks, PromptRun(self._key(rest), len(rest))] if rest else self._blocks.copy()
 
     def leading(self, count: int) -> list[msgspec.Raw]:
@@ -120,23 +121,22 @@ class PromptIndex:
         del self._message_ends[messages:]
         del self._token_ends[messages:]
         del self._ids[self._token_ends[-1] if self._token_ends else 0 :]
-        del self._blocks[len(self._ids) // BLOCK_TOKENS :]
+        del self._blocks[len(self._ids) // self._block_tokens :]
         end = self._message_ends[-1] if self._message_ends else 0
         if end < len(self._messages):
             self._messages = self._messages[:end]
 
     def _hash_blocks(self) -> Iterator[None]:
         """Give keys to the blocks that are full."""
+        size = self._block_tokens
         while True:
-            start = len(self._blocks) * BLOCK_TOKENS
-            for first in range(
-                start, min(start + _PIECE_BLOCKS * BLOCK_TOKENS, len(self._ids)), BLOCK_TOKENS
-            ):
-                block = self._ids[first : first + BLOCK_TOKENS]
-                if len(block) == BLOCK_TOKENS:
-                    self._blocks.append(PromptRun(self._key(block), BLOCK_TOKENS))
+            start = len(self._blocks) * size
+            for first in range(start, min(start + _PIECE_BLOCKS * size, len(self._ids)), size):
+                block = self._ids[first : first + size]
+                if len(block) == size:
+                    self._blocks.append(PromptRun(self._key(block), size))
             yield
-            if len(self._ids) - len(self._blocks) * BLOCK_TOKENS < BLOCK_TOKENS:
+            if len(self._ids) - len(self._blocks) * size < size:
                 return
 
     def _key(self, ids: array[int]) -> int:

@@ -1,8 +1,8 @@
 """Which session, context and turn a request belongs to.
 
 Headers say it: `x-session-id`, with `x-agentload-agent-id` for a sub-agent's context and
-`x-agentload-turn-id` for the turn. Without `x-session-id` it is worked out from the messages, see
-`Conversations`.
+`x-agentload-turn-id` for the turn; their values are percent-encoded, see `_wire`. Without `x-session-id` it
+is worked out from the messages, see `Conversations`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from agentload_simbackend._server_prompt import MessageTexts, PromptIndex, split_messages
-
-SESSION_HEADER = "x-session-id"
-TURN_HEADER = "x-agentload-turn-id"
-AGENT_HEADER = "x-agentload-agent-id"
+from agentload_simbackend._server_prompt import BLOCK_TOKENS, MessageTexts, PromptIndex, split_messages
+from agentload_simbackend._wire import AGENT_HEADER, SESSION_HEADER, decode_id
 
 CACHE_BYTES = 512 * 2**20
 """Memory for the prompts of known conversations."""
@@ -33,14 +30,12 @@ class Conversation:
     running: its requests that are not answered yet. opening_messages: messages of its first request.
     """
 
-    def __init__(
-        self, session_id: str, agent_id: str | None, message_texts: MessageTexts, *, derived: bool
-    ) -> None:
+    def __init__(self, session_id: str, agent_id: str | None, index: PromptIndex, *, derived: bool) -> None:
         self.session_id = session_id
         self.agent_id = agent_id
         self.context_id = session_id if agent_id is None else f"{session_id}/{agent_id}"
         self.derived = derived
-        self.index = PromptIndex(message_texts)
+        self.index = index
         self.lock = asyncio.Lock()
         self.running = 0
         self.opening_messages: int | None = None
@@ -62,10 +57,15 @@ class Conversations:
     answered, with which it shares most leading messages: all messages of that one's latest request, or
     at least more than those of its first request (an edited history). Else it opens a new one, whose id
     is a digest of its messages, so that it is the same in every run.
+
+    block_tokens: see `PromptIndex`. cache_bytes: how much memory the prompts may take.
     """
 
-    def __init__(self, message_texts: MessageTexts, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, message_texts: MessageTexts, block_tokens: int = BLOCK_TOKENS, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self._message_texts = message_texts
+        self._block_tokens = block_tokens
         self._cache_bytes = cache_bytes
         self._used_bytes = 0
         self._known: OrderedDict[tuple[str, str | None], Conversation] = OrderedDict()
@@ -73,11 +73,11 @@ class Conversations:
 
     def find(self, headers: Mapping[str, str], messages: bytes) -> Conversation:
         """Return the conversation of a request; may raise `msgspec.DecodeError` for wrong messages."""
-        session_id = header_text(headers, SESSION_HEADER)
+        session_id = header_id(headers, SESSION_HEADER)
         if session_id is None:
             conversation = self._by_messages(messages)
         else:
-            conversation = self._named(session_id, header_text(headers, AGENT_HEADER))
+            conversation = self._named(session_id, header_id(headers, AGENT_HEADER))
         self._known.move_to_end((conversation.session_id, conversation.agent_id))
         return conversation
 
@@ -98,7 +98,8 @@ class Conversations:
         return conversation or self._open(session_id, agent_id, derived=False)
 
     def _open(self, session_id: str, agent_id: str | None, *, derived: bool) -> Conversation:
-        conversation = Conversation(session_id, agent_id, self._message_texts, derived=derived)
+        index = PromptIndex(self._message_texts, self._block_tokens)
+        conversation = Conversation(session_id, agent_id, index, derived=derived)
         self._known[session_id, agent_id] = conversation
         return conversation
 
@@ -151,10 +152,10 @@ class Conversations:
                 self._unfile(conversation)
 
 
-def header_text(headers: Mapping[str, str], name: str) -> str | None:
-    """Return a header, `None` if it is absent or empty; bytes that are no UTF-8 are replaced."""
+def header_id(headers: Mapping[str, str], name: str) -> str | None:
+    """Return the id in a header, `None` if it is absent or empty; bytes that are no UTF-8 are replaced."""
     value = headers.get(name)
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if value else None
+    return decode_id(value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")) if value else None
 
 
 def _opening_key(messages: Sequence[msgspec.Raw]) -> bytes:

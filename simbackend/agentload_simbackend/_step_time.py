@@ -1,12 +1,14 @@
 """How long one decode step takes, as a function of the batch and its contexts.
 
 For a given batch a step model is the largest of a few lines in the total context (each of them one thing
-that may limit attention and matrix products), so between two changes of a batch the step time grows
-linearly with the context, and any number of steps is one formula.
+that may limit attention and matrix products). So between two changes of a batch the step time grows
+linearly with the context, but for the points at which another line becomes the largest; a step model tells
+the next of them, and any number of steps up to there is one formula.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,6 +23,11 @@ class StepLine(NamedTuple):
     per_context_token_s: float
 
 
+StepTime = tuple[float, float, float]
+"""Time of a step now, its growth per further token of context (both in ns), and the total context from which
+another line is the largest (infinite if none ever is)."""
+
+
 class StepModel:
     """Step times of one decode replica.
 
@@ -29,23 +36,30 @@ class StepModel:
 
     def __init__(self, lines_of: Callable[[int], tuple[StepLine, ...]]) -> None:
         self._lines_of = lines_of
-        self._lines: dict[int, list[tuple[float, float]]] = {}
+        self._pieces: dict[int, list[StepTime]] = {}
 
-    def step(self, batch: int, context_tokens: float) -> tuple[float, float]:
-        """Time of a step, and its growth per further context token, in nanoseconds.
+    def step(self, batch: int, context_tokens: float) -> StepTime:
+        """Time of a step of `batch` streams whose contexts sum to `context_tokens`."""
+        pieces = self._pieces.get(batch)
+        if pieces is None:
+            pieces = self._pieces[batch] = _largest(self._lines_of(batch))
+        for base_ns, growth_ns, until_tokens in pieces:
+            if context_tokens < until_tokens:
+                return base_ns + growth_ns * context_tokens, growth_ns, until_tokens
+        raise AssertionError("the last piece has no end")
 
-        For `batch` streams whose contexts sum to `context_tokens`.
-        """
-        lines = self._lines.get(batch)
-        if lines is None:
-            lines = [(line.base_s * 1e9, line.per_context_token_s * 1e9) for line in self._lines_of(batch)]
-            self._lines[batch] = lines
-        step_ns, growth_ns = 0.0, 0.0
-        for base_ns, slope_ns in lines:
-            line_ns = base_ns + slope_ns * context_tokens
-            if line_ns > step_ns:
-                step_ns, growth_ns = line_ns, slope_ns
-        return step_ns, growth_ns
+
+def _largest(lines: tuple[StepLine, ...]) -> list[StepTime]:
+    """Where which line is the largest: its time at context 0 and growth in ns, and up to which context."""
+    left = [(line.per_context_token_s * 1e9, line.base_s * 1e9) for line in lines]
+    growth_ns, base_ns = max(left, key=lambda line: (line[1], line[0]))
+    pieces: list[StepTime] = []
+    while left := [line for line in left if line[0] > growth_ns]:
+        crossings = [((base_ns - base) / (growth - growth_ns), growth, base) for growth, base in left]
+        until_tokens = min(crossings)[0]
+        pieces.append((base_ns, growth_ns, until_tokens))
+        _, growth_ns, base_ns = max(each for each in crossings if each[0] == until_tokens)
+    return [*pieces, (base_ns, growth_ns, math.inf)]
 
 
 def step_model(deployment: Deployment) -> StepModel:

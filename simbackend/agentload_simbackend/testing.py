@@ -24,7 +24,7 @@ class FixedStepEngine:
     Steps end at the multiples of `step_ns`, for all requests together. A request submitted at t gets its
     first tokens with the first step that ends after t + `prefill_ns`. There is no queue and no hand-off.
     Prompt runs that were seen before count as cached; a prompt that with its answer exceeds `max_tokens`
-    is rejected with `context_length_exceeded`.
+    is rejected with `context_length_exceeded`. Raises `ValueError` if a time goes back.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class FixedStepEngine:
 
     def submit(self, request: EngineRequest, now_ns: int) -> None:
         """Take a request at `now_ns`."""
+        self._tell(now_ns)
         self.submitted.append(request)
         self._live.add(request.request_id)
         wanted = request.input_tokens + request.output_tokens
@@ -79,6 +80,7 @@ class FixedStepEngine:
 
     def cancel(self, request_id: int, now_ns: int) -> None:
         """Forget a request."""
+        self._tell(now_ns)
         if request_id in self._live:
             self.cancelled.append(request_id)
             self._forget(request_id)
@@ -91,7 +93,7 @@ class FixedStepEngine:
 
     def advance(self, now_ns: int) -> list[Emission]:
         """Let time pass up to and including `now_ns`."""
-        self._now_ns = now_ns
+        self._tell(now_ns)
         emissions = []
         while (at_ns := self.next_event_ns()) is not None and at_ns <= now_ns:
             emission = heapq.heappop(self._events)[2]
@@ -111,6 +113,11 @@ class FixedStepEngine:
         step = now_ns // self._step_ns
         for request_id, first in self._decoding.items():
             yield request_id, (step - first + 1) * self._tokens_per_step, step * self._step_ns
+
+    def _tell(self, now_ns: int) -> None:
+        if now_ns < self._now_ns:
+            raise ValueError(f"time went back from {self._now_ns} to {now_ns} ns")
+        self._now_ns = now_ns
 
     def _push(self, emission: Emission) -> None:
         heapq.heappush(self._events, (emission.at_ns, next(self._order), emission))

@@ -7,7 +7,7 @@ among those before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -70,18 +70,41 @@ def check_blocks(turn: Turn) -> Iterator[Finding]:
     blocks = turn.blocks
     if blocks is None:
         return
-    if not 1 <= blocks.block_tokens <= INT64_MAX:
-        yield "blocks.block_tokens", f"must be 1 or more, is {blocks.block_tokens}"
-        return
-    if blocks.ids and (min(blocks.ids) < 0 or max(blocks.ids) > UINT64_MAX):
-        wrong = next(i for i in blocks.ids if not 0 <= i <= UINT64_MAX)
-        yield "blocks.ids", f"must be 0 to 2^64 - 1, one is {wrong}"
-    most = -(-turn.input_tokens // blocks.block_tokens)
-    if len(blocks.ids) > most:
-        yield (
-            "blocks.ids",
-            f"has {len(blocks.ids)} ids, but input_tokens {turn.input_tokens} makes {most} blocks",
-        )
+    if message := wrong_block_size(blocks.block_tokens):
+        yield "blocks.block_tokens", message
+    elif message := wrong_block_ids(blocks.ids, turn.input_tokens, blocks.block_tokens):
+        yield "blocks.ids", message
+
+
+def wrong_block_size(block_tokens: int) -> str | None:
+    """Return what is wrong with a number of tokens as the size of a block."""
+    if 1 <= block_tokens <= INT64_MAX:
+        return None
+    return f"must be 1 to 2^63 - 1, is {block_tokens}"
+
+
+def wrong_block_ids(
+    ids: Sequence[int],
+    input_tokens: int,
+    block_tokens: int,
+    *,
+    length_field: str = "input_tokens",
+    all_blocks: bool = False,
+) -> str | None:
+    """Return what is wrong with the block ids of a prompt, whose length the file calls `length_field`.
+
+    all_blocks: each block has an id, but for a partial last one, which may or may not have one.
+    """
+    if ids and (min(ids) < 0 or max(ids) > UINT64_MAX):
+        wrong = next(i for i in ids if not 0 <= i <= UINT64_MAX)
+        return f"must be 0 to 2^64 - 1, one is {wrong}"
+    whole, rest = divmod(input_tokens, block_tokens)
+    most = whole + (rest > 0)
+    if len(ids) <= most and not (all_blocks and len(ids) < whole):
+        return None
+    blocks = f"{whole} or {most}" if all_blocks and rest else f"{most}"
+    makes = f"{length_field} {input_tokens} makes {blocks} blocks of {block_tokens} tokens"
+    return f"has {len(ids)} ids, but {makes}"
 
 
 def check_tool_calls(turn: Turn) -> Iterator[Finding]:
@@ -140,8 +163,7 @@ class SessionRules:
         """Take a turn in; return it with every reference resolved, and what was wrong with its references.
 
         A reference to a turn that is not there, for instance because its line was bad, is replaced by the
-        turn
-        before it: of the same agent for `wait_for`, of the session for `parent_turn_id`.
+        turn before it: of the same agent for `wait_for`, of the session for `parent_turn_id`.
         """
         if turn.session_id != self._session_id:
             if self._session_id is not None:

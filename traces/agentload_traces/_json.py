@@ -18,7 +18,7 @@ DECODE_ERRORS = (msgspec.DecodeError, RecursionError)
 """What decoding raises on bad data: syntax, encoding, types, and nesting thousands deep."""
 
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
-_NAMED = re.compile(r"^Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
 _KEY = re.compile(rb'\s*("(?:[^"\\\n]|\\.)*")\s*:\s*')
 _TOKEN = re.compile(rb'"(?:[^"\\\n]|\\.)*"|["{}\[\],]')
 _OPENS = (b"{", b"[")
@@ -38,9 +38,9 @@ def describe(error: Exception) -> tuple[str | None, str]:
     assert at is not None
     field = (at["path"] or "").removeprefix(".")
     message = at["message"]
-    if named := _NAMED.match(message):
-        field = ".".join(part for part in (field, named["name"]) if part)
-        message = "missing" if named["what"].startswith("missing") else "unknown field"
+    if missing := _MISSING.match(message):
+        field = ".".join(part for part in (field, missing["name"]) if part)
+        message = "missing"
     return field or None, message[:1].lower() + message[1:]
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from agentload_traces._importer import Head, Importer
 from agentload_traces._json import json_lines
+from agentload_traces._known_fields import TurnDecoder
 from agentload_traces._problems import ImportReport, Position
 from agentload_traces._records import Turn
 from agentload_traces._source import Source
@@ -22,7 +23,7 @@ def _recognises(head: Head) -> bool:
 
 
 def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn]]:
-    return json_lines(source, report, msgspec.json.Decoder(Turn).decode)
+    return json_lines(source, report, TurnDecoder(source.name, report).from_json)
 
 
 NATIVE_JSONL = Importer(

@@ -12,6 +12,8 @@ import msgspec
 from agentload_traces._errors import TraceError
 from agentload_traces._importer import Head, Importer
 from agentload_traces._json import describe
+from agentload_traces._known_fields import TurnDecoder
+from agentload_traces._polars_schema import schema_of
 from agentload_traces._problems import ImportReport, Position
 from agentload_traces._records import Turn
 from agentload_traces._source import Source
@@ -20,47 +22,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 _MAGIC = b"PAR1"
+_FORMAT_KEY, _FORMAT = (
+    "agentload_trace_format",
+    "1",
+)  # changes when a field changes its meaning, not when one is added
 _REQUIRED = ("session_id", "turn_id", "input_tokens")
 # A turn at a million tokens of context has 16,000 block ids: bound a batch by ids as well as by rows.
 _BATCH_TURNS = 5_000
 _BATCH_IDS = 500_000
 _LEAST_ROWS = 256
 _READ_BYTES = 2_000_000  # on disk, where such rows are 10 to 30 times smaller than in memory
-
-
-def _schema() -> dict[str, pl.DataType]:
-    import polars as pl
-
-    text, count, ms = pl.String(), pl.Int64(), pl.Float64()
-    call = {
-        "name": text,
-        "duration_ms": ms,
-        "arguments_tokens": count,
-        "result_tokens": count,
-        "agent_id": text,
-    }
-    return {
-        "session_id": text,
-        "turn_id": text,
-        "input_tokens": count,
-        "output_tokens": count,
-        "output_quality": text,
-        "wait_for": pl.List(text),
-        "parent_turn_id": text,
-        "agent_id": text,
-        "start_ms": ms,
-        "delay_ms": ms,
-        "trigger": text,
-        "new_input_tokens": count,
-        "cached_input_tokens": count,
-        "blocks": pl.Struct({"ids": pl.List(pl.UInt64()), "block_tokens": count, "scope": text}),
-        "tool_calls": pl.List(pl.Struct(call)),
-        "model": text,
-        "ttft_ms": ms,
-        "duration_ms": ms,
-        "messages": pl.List(pl.Struct({"role": text, "content": text})),
-        "source": text,
-    }
 
 
 def _recognises(head: Head) -> bool:
@@ -71,7 +42,9 @@ def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn
     import polars as pl
 
     name, number = source.name, 0
+    decoder = TurnDecoder(name, report)
     try:
+        _refuse_other_format(name, pl.read_parquet_metadata(source.path).get(_FORMAT_KEY, _FORMAT))
         frame = pl.scan_parquet(source.path, glob=False)
         columns = frame.collect_schema().names()
         rows_total = frame.select(pl.len()).collect().item()
@@ -80,14 +53,14 @@ def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn
             raise TraceError(f"{name}: Parquet without column {missing[0]!r}; a trace has one row a turn")
         for column in columns:
             if column not in known:
-                report.mend(Position(name), column, "unknown column, not read")
+                report.ignore(Position(name), column, rows_total)
         for row in _rows(frame.select(known), source, rows_total):
             number += 1
             report.lines_read = number
             where = Position(name, number)
             fields = {key: value for key, value in zip(known, row, strict=True) if value is not None}
             try:
-                turn = msgspec.convert(fields, Turn)
+                turn = decoder.from_fields(fields)
             except msgspec.ValidationError as error:
                 report.skip(where, *describe(error))
                 continue
@@ -97,6 +70,13 @@ def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn
         if number == 0:
             raise TraceError(f"{name}: not a readable Parquet file ({message})") from None
         report.fail(Position(name, number + 1), f"nothing after this can be read ({message})")
+
+
+def _refuse_other_format(name: str, format: str) -> None:
+    if format != _FORMAT:
+        raise TraceError(
+            f"{name}: agentload trace format {format}, this version reads format {_FORMAT}; update agentload"
+        )
 
 
 def _rows(frame: pl.LazyFrame, source: Source, rows_total: int) -> Iterator[tuple[Any, ...]]:
@@ -120,11 +100,14 @@ NATIVE_PARQUET = Importer(
 
 
 def write_parquet(path: Path, turns: Iterable[Turn]) -> None:
-    """Write turns as Parquet, a batch of them in memory at a time; an error of `turns` is passed on."""
+    """Write turns as Parquet, a batch of them in memory at a time; an error of `turns` is passed on.
+
+    Raises `OSError` where it cannot be written.
+    """
     import polars as pl
     from polars.io.plugins import register_io_source
 
-    schema = _schema()
+    schema = schema_of(Turn)
     made = _batches(turns)
     first = next(made, [])
 
@@ -138,7 +121,16 @@ def write_parquet(path: Path, turns: Iterable[Turn]) -> None:
     # A row group is held in memory whole, by writer and reader: as many rows as the first batch took.
     row_group_rows = max(_LEAST_ROWS, len(first))
     source = register_io_source(frames, schema=schema)
-    source.sink_parquet(path, compression="zstd", row_group_size=row_group_rows, maintain_order=True)
+    try:
+        source.sink_parquet(
+            path,
+            compression="zstd",
+            row_group_size=row_group_rows,
+            maintain_order=True,
+            metadata={_FORMAT_KEY: _FORMAT},
+        )
+    except pl.exceptions.PolarsError as error:  # what the operating system said, in words of Polars
+        raise OSError(str(error).splitlines()[0]) from None
 
 
 def _batches(turns: Iterable[Turn]) -> Iterator[list[Turn]]:

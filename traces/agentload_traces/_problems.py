@@ -66,6 +66,8 @@ class ImportReport:
     `PROBLEMS_KEPT`. `ignored_fields` counts fields that the format may have and a trace has no place for, or
     that the importer does not know. `assumptions` are sentences: what the importer had to assume because the
     file does not say it.
+
+    A trace of which no line can be used is no error of reading: `turns` is 0 then, and `problems` say why.
     """
 
     def __init__(self, format: str, *, strict: bool = False) -> None:
@@ -99,6 +101,17 @@ class ImportReport:
     def mend(self, where: Position, field: str | None, message: str) -> None:
         """Report what is wrong with a line that is kept; raises `TraceProblemError` if strict."""
         self._tell(where, field, message, kept=True)
+
+    def ignore(self, where: Position, field: str, count: int = 1) -> None:
+        """Count a field that is not read; its first time is a problem, so that a misspelt name is seen."""
+        self.ignored_fields[field] += count
+        if self.ignored_fields[field] == count:
+            self.mend(where, field, "unknown field, not read")
+
+    def assume(self, sentence: str) -> None:
+        """Add what had to be assumed, once."""
+        if sentence not in self.assumptions:
+            self.assumptions = (*self.assumptions, sentence)
 
     def fail(self, where: Position, message: str) -> None:
         """Report what is wrong with the file beyond its lines; raises `TraceProblemError` if strict."""

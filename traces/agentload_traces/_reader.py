@@ -82,6 +82,9 @@ def open_trace(path: str | Path, *, format: str | None = None, strict: bool = Fa
 
     strict: reading stops at the first problem.
 
+    Bad lines are no error here, even where all are bad: `report.turns` is 0 after reading then, and whoever
+    needs turns must look.
+
     Raises `TraceError` if there is no such file, it is empty or a directory, no format is recognised, or
     `format` is unknown.
     """

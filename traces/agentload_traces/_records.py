@@ -5,7 +5,7 @@ A turn is one LLM request. Unknown is `None`, never 0. Units stand in the names.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,9 @@ BlockScope = Literal["session", "trace"]
 """Where equal block ids mean equal text: within one session, or in the whole trace."""
 
 UINT64_MAX = 2**64 - 1
+
+BlockId = Annotated[int, "unsigned 64-bit"]
+"""Identity of a prefix block, 0 to `UINT64_MAX`."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -43,7 +46,7 @@ class PrefixBlocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     A trailing partial block may or may not have an id (Mooncake gives one, weka none).
     """
 
-    ids: tuple[int, ...]
+    ids: tuple[BlockId, ...]
     block_tokens: int
     scope: BlockScope = "session"
 
@@ -65,8 +68,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     parent_turn_id: for the first turn of a sub-agent, the turn whose response started it. The turn
         waits for that response, not for its tool calls; `delay_ms` counts from there.
     agent_id: the sub-agent that sends the turn; `None` is the main agent.
-    start_ms: recorded send time from the start of the trace.
-    delay_ms: think time between the last thing waited for and the send; `None` is unknown.
+    start_ms: recorded send time from the start of the trace, with all delay in it. A session begins at the
+        `start_ms` of its first turn; that turn waits for nothing, and a `delay_ms` of it would come on top.
+    delay_ms: think time between the last thing waited for and the send; `None` is unknown. It decides when a
+        later turn is sent, whose `start_ms` only says when it was sent in the recording.
     trigger: what caused the turn.
     input_tokens: the whole prompt, cached part included.
     new_input_tokens: those of them that the previous turn of this agent did not hold in its prompt or output.

@@ -3,6 +3,7 @@
     manifest.json                          what was run; its status is rewritten last
     requests.jsonl, tool_calls.jsonl       journals: one row a line, appended as the run goes
     requests.parquet, tool_calls.parquet   the same rows, once the run is finished
+    run.lock                               there while the run goes on; locked by the process that writes
 
 Where a journal exists it is the truth; a Parquet file beside it is about to be replaced or has just been
 written. A journal's last line may be torn (the run was killed while writing); it is then no row.
@@ -10,16 +11,17 @@ written. A journal's last line may be torn (the run was killed while writing); i
 
 from __future__ import annotations
 
-import types
-import typing
-from functools import cache
+import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from agentload_traces._errors import RunDirectoryError
-from agentload_traces._results import Manifest, RequestRow, ToolCallRow
+from agentload_traces._journal import extent
+from agentload_traces._polars_schema import schema_of
+from agentload_traces._results import Manifest, RequestRow, RequestStatus, ToolCallRow
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,8 +33,6 @@ ROW_TYPES: dict[str, type[RequestRow] | type[ToolCallRow]] = {
     "tool_calls": ToolCallRow,
 }
 ROW_GROUP_ROWS = 20_000
-
-_READ_BYTES = 1 << 16
 
 
 def journal_path(directory: Path, table: str) -> Path:
@@ -50,24 +50,12 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(path.name + ".tmp")
 
 
-@cache
-def polars_schema(table: str) -> pl.Schema:
-    """Columns and types of `table`: the fields of its row, whole numbers as 64-bit integers."""
-    import polars as pl
+class Key(msgspec.Struct):
+    """The part of a journal line that tells whose it is."""
 
-    hints = typing.get_type_hints(ROW_TYPES[table])
-    columns: dict[str, pl.DataType] = {}
-    for field in msgspec.structs.fields(ROW_TYPES[table]):
-        hint = hints[field.name]
-        if isinstance(hint, types.UnionType):
-            (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-        if hint is int:
-            columns[field.name] = pl.Int64()
-        elif typing.get_origin(hint) is list:
-            columns[field.name] = pl.List(pl.Int64())
-        else:
-            columns[field.name] = pl.String()
-    return pl.Schema(columns)
+    session_id: str
+    turn_id: str
+    status: RequestStatus = "ok"
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -83,8 +71,9 @@ def read_manifest(directory: Path) -> Manifest:
         raise RunDirectoryError(f"{directory}: not a run directory, it holds no {MANIFEST_NAME}") from None
     except OSError as error:
         raise RunDirectoryError(f"{path}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"{path}: not a run's manifest: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise RunDirectoryError(f"{path}: not a run's manifest: {reason}") from None
     if manifest.format != FORMAT:
         raise RunDirectoryError(
             f"{path}: format {manifest.format}, this version reads format {FORMAT}; update agentload"
@@ -100,28 +89,94 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     temporary.replace(path)
 
 
-def whole_lines_bytes(path: Path) -> int:
-    """Length of the file up to and including its last newline: what is not torn."""
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        while end > 0:
-            start = max(0, end - _READ_BYTES)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                return start + newline + 1
-            end = start
+def journal_to_parquet(directory: Path, table: str) -> None:
+    """Write the rows of a journal as Parquet; raises `OSError`."""
+    import polars as pl
+
+    schema = schema_of(ROW_TYPES[table])
+    with journal_path(directory, table).open("rb") as journal:
+        empty = journal.seek(0, 2) == 0
+        journal.seek(0)
+        # The open file, not its path: Polars takes a path with [, * or ? for a pattern.
+        rows = pl.LazyFrame(schema=schema) if empty else pl.scan_ndjson(journal, schema=schema)
+        _sink_parquet(rows, parquet_path(directory, table))
+
+
+def scan_table(directory: Path, table: str) -> pl.LazyFrame:
+    """The rows of a Parquet file; a column that its version did not have yet is unknown."""
+    import polars as pl
+
+    return pl.scan_parquet(
+        parquet_path(directory, table),
+        glob=False,  # a path with [, * or ? is no pattern
+        schema=schema_of(ROW_TYPES[table]),
+        missing_columns="insert",
+        extra_columns="ignore",
+    )
+
+
+def restore_journal(directory: Path, table: str) -> int:
+    """Make a journal of whole rows, from the Parquet file if the run had been finished; count torn lines."""
+    journal = journal_path(directory, table)
+    if journal.exists():
+        with journal.open("rb") as file:
+            whole_bytes, torn_lines = extent(file, ROW_TYPES[table])
+        if torn_lines:
+            os.truncate(journal, whole_bytes)
+        return torn_lines
+    if parquet_path(directory, table).exists():
+        import polars as pl
+
+        temporary = temporary_path(journal)
+        rows = scan_table(directory, table)
+        try:
+            rows.sink_ndjson(temporary, maintain_order=True)
+        except pl.exceptions.PolarsError as error:
+            raise RunDirectoryError(
+                f"{parquet_path(directory, table)}: cannot be read: {str(error).splitlines()[0]}"
+            ) from None
+        temporary.replace(journal)
     return 0
 
 
-def sink_parquet(rows: pl.LazyFrame, path: Path) -> None:
-    """Stream `rows` into a Parquet file that appears by rename; the bytes depend on the rows alone."""
+def filter_journal(directory: Path, table: str, session_ids: Collection[str]) -> int:
+    """Write the rows of these sessions beside the journal; return how many others there are."""
+    path = journal_path(directory, table)
+    taken = 0
+    with temporary_path(path).open("wb") as file:
+        for key, line in journal_lines(path):
+            if key.session_id in session_ids:
+                file.write(line)
+            else:
+                taken += 1
+    return taken
+
+
+def journal_lines(path: Path) -> Iterator[tuple[Key, bytes]]:
+    """The rows of a journal that this writer has written or has cut to whole rows."""
+    decode = msgspec.json.Decoder(Key).decode
+    with path.open("rb") as file:
+        for line in file:
+            yield decode(line), line
+
+
+def _sink_parquet(rows: pl.LazyFrame, path: Path) -> None:
+    """Stream `rows` into a Parquet file that appears by rename; the bytes depend on the rows alone.
+
+    Raises `OSError` where it cannot be written.
+    """
+    import polars as pl
+
     temporary = temporary_path(path)
-    rows.sink_parquet(
-        temporary,
-        compression="zstd",
-        compression_level=3,
-        row_group_size=ROW_GROUP_ROWS,
-        maintain_order=True,
-    )
+    try:
+        rows.sink_parquet(
+            temporary,
+            compression="zstd",
+            compression_level=3,
+            row_group_size=ROW_GROUP_ROWS,
+            maintain_order=True,
+        )
+    except pl.exceptions.PolarsError as error:  # what the operating system said, in words of Polars
+        temporary.unlink(missing_ok=True)
+        raise OSError(str(error).splitlines()[0]) from None
     temporary.replace(path)

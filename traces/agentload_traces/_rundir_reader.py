@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentload_traces._errors import RunDirectoryError
+from agentload_traces._journal import extent
+from agentload_traces._polars_schema import schema_of
 from agentload_traces._results import Manifest
-from agentload_traces._rundir_files import (
-    ROW_TYPES,
-    journal_path,
-    parquet_path,
-    polars_schema,
-    read_manifest,
-    whole_lines_bytes,
-)
+from agentload_traces._rundir_files import ROW_TYPES, journal_path, parquet_path, read_manifest, scan_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,8 +20,9 @@ if TYPE_CHECKING:
 class RunReader:
     """A run directory as tables.
 
-    Raises `RunDirectoryError` when `path` is missing or is no run directory. Works while the run goes on:
-    each call of `requests` or `tool_calls` shows the whole rows that are on disk at that moment.
+    Raises `RunDirectoryError` when `path` is missing or is no run directory, and where a finished run lacks a
+    table. Works while the run goes on: each call of `requests` or `tool_calls` shows the whole rows that are
+    on disk at that moment.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -40,9 +38,16 @@ class RunReader:
 
     @property
     def torn_lines(self) -> int:
-        """Lines that were cut off while being written (0, or 1 a table); they are not among the rows."""
-        journals = [journal_path(self.path, table) for table in ROW_TYPES]
-        return sum(path.stat().st_size > whole_lines_bytes(path) for path in journals if path.exists())
+        """Lines that are not among the rows, for the first of them in its table was cut off or damaged.
+
+        A kill leaves 0, or 1 a table.
+        """
+        contents = {table: self._journal(table) for table in ROW_TYPES}
+        return sum(
+            extent(io.BytesIO(content), ROW_TYPES[table]).torn_lines
+            for table, content in contents.items()
+            if content
+        )
 
     def requests(self) -> pl.LazyFrame:
         """One row a turn in the order of writing; columns and units as in `RequestRow`."""
@@ -55,13 +60,28 @@ class RunReader:
     def _table(self, table: str) -> pl.LazyFrame:
         import polars as pl
 
-        journal = journal_path(self.path, table)
-        if journal.exists():
-            # A copy of the bytes, not the file: a run that still writes would tear lines under our hands.
-            with journal.open("rb") as file:
-                content = file.read(whole_lines_bytes(journal))
-            if content:
-                return pl.scan_ndjson(content, schema=polars_schema(table))
-        elif parquet_path(self.path, table).exists():
-            return pl.scan_parquet(parquet_path(self.path, table))
-        return pl.LazyFrame(schema=polars_schema(table))
+        schema = schema_of(ROW_TYPES[table])
+        content = self._journal(table)
+        finished = parquet_path(self.path, table)
+        if content is None and not finished.exists():
+            content = self._journal(table)  # a run that is resumed just now goes back to journals
+        if content is not None:
+            whole = content[: extent(io.BytesIO(content), ROW_TYPES[table]).whole_bytes]
+            return pl.scan_ndjson(whole, schema=schema) if whole else pl.LazyFrame(schema=schema)
+        if finished.exists():
+            return scan_table(self.path, table)
+        if self.manifest.status != "running":
+            raise RunDirectoryError(f"{finished}: is missing; the run is {self.manifest.status} and had it")
+        return pl.LazyFrame(schema=schema)
+
+    def _journal(self, table: str) -> bytes | None:
+        """The bytes of a journal, `None` if there is none.
+
+        A copy, not the file: a run that still writes would tear lines under our hands.
+        """
+        try:
+            return journal_path(self.path, table).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RunDirectoryError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from agentload_traces._checks import wrong_block_ids
 from agentload_traces._problems import ImportReport, Position
-from agentload_traces._records import UINT64_MAX, BlockScope, PrefixBlocks
+from agentload_traces._records import BlockScope, PrefixBlocks
 
 
 def fitting_blocks(
@@ -23,18 +24,8 @@ def fitting_blocks(
     """
     if ids is None:
         return None
-    whole, rest = divmod(input_tokens, block_tokens)
-    if len(ids) != whole and (rest == 0 or len(ids) != whole + 1):
-        expected = f"{whole}" if rest == 0 else f"{whole} or {whole + 1}"
-        report.mend(
-            where,
-            "hash_ids",
-            f"has {len(ids)} ids, but {length_field} {input_tokens} makes {expected} blocks "
-            f"of {block_tokens} tokens; ids dropped",
-        )
-        return None
-    if ids and (min(ids) < 0 or max(ids) > UINT64_MAX):
-        wrong = next(i for i in ids if not 0 <= i <= UINT64_MAX)
-        report.mend(where, "hash_ids", f"must be 0 to 2^64 - 1, one is {wrong}; ids dropped")
+    message = wrong_block_ids(ids, input_tokens, block_tokens, length_field=length_field, all_blocks=True)
+    if message is not None:
+        report.mend(where, "hash_ids", f"{message}; ids dropped")
         return None
     return PrefixBlocks(ids=tuple(ids), block_tokens=block_tokens, scope=scope)

@@ -5,12 +5,13 @@
 `timestamp` and `delay` are milliseconds, `hash_ids` name blocks of 512 tokens (the last one may be
 partial), equal ids mean equal text in the whole file. Mooncake's own traces know no sessions: each row is
 one. AIPerf's rows with one `session_id` are the turns of a session, in the order of the file, each `delay`
-ms after the answer to the one before; they need not stand together in the file.
+ms after the answer to the one before; they need not stand together in the file. A session's first row is sent
+at its `timestamp`; where it has a `delay` too, that time is over by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Annotated
 
 import msgspec
@@ -26,6 +27,12 @@ BLOCK_TOKENS = 512
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Ms = Annotated[float, msgspec.Meta(ge=0)]
+_GAP_UNKNOWN = (
+    "a row with a timestamp and no delay is sent as soon as the row before it in its session is answered: "
+    "the file does not tell how long that answer took"
+)
+_FIRST_DELAY_UNUSED = "a session's first row is sent at its timestamp; its delay does not come on top"
+
 _TEXT_FIELDS = ("text_input", "messages", "payload")
 
 
@@ -62,7 +69,7 @@ def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn
     for where, row in json_lines(source, report, lambda line: _decode(line, report)):
         assert where.line is not None
         if row.session_id is None:
-            yield where, _turn(row, f"line-{where.line}", [], where, report)
+            yield where, _turn(row, _unused(f"line-{where.line}", last_line), [], where, report)
             continue
         session_id = str(row.session_id)
         session = open_sessions.setdefault(session_id, [])
@@ -88,6 +95,24 @@ def _decode(line: bytes, report: ImportReport) -> _Row:
     return row
 
 
+def _unused(name: str, session_ids: Container[str]) -> str:
+    """Return a name for a row without session that none of the file's sessions has."""
+    while name in session_ids:
+        name += "'"
+    return name
+
+
+def _delay_ms(row: _Row, is_first: bool, report: ImportReport) -> float | None:
+    if row.timestamp is None:
+        return row.delay
+    if is_first and row.delay is not None:
+        report.assume(_FIRST_DELAY_UNUSED)
+        return None
+    if not is_first and row.delay is None:
+        report.assume(_GAP_UNKNOWN)
+    return row.delay
+
+
 def _turn(
     row: _Row, session_id: str, before: list[tuple[Position, Turn]], where: Position, report: ImportReport
 ) -> Turn:
@@ -98,7 +123,7 @@ def _turn(
         output_tokens=row.output_length,
         wait_for=(before[-1][1].turn_id,) if before else (),
         start_ms=row.timestamp,
-        delay_ms=row.delay,
+        delay_ms=_delay_ms(row, not before, report),
         blocks=fitting_blocks(
             row.hash_ids,
             row.input_length,

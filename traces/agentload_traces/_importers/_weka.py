@@ -12,12 +12,12 @@ and tool calls come out of them is in `_weka_graph`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
+from agentload_traces._checks import wrong_block_size
 from agentload_traces._errors import TraceError
 from agentload_traces._importer import Head, Importer
 from agentload_traces._importers._blocks import fitting_blocks
@@ -28,6 +28,16 @@ from agentload_traces._importers._weka_graph import (
     link_next,
     milliseconds,
     subagent_offset_s,
+)
+from agentload_traces._importers._weka_records import (
+    UNUSED,
+    UNUSED_OF_MARKER,
+    Marker,
+    Request,
+    decode_marker,
+    decode_request,
+    first_t,
+    is_marker,
 )
 from agentload_traces._json import DECODE_ERRORS, count_unknown_fields, describe, items, members, wrong_syntax
 from agentload_traces._problems import ImportReport, Position
@@ -46,42 +56,11 @@ ASSUMPTIONS = (
     "the turn after a sub-agent waits for it",
 )
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+MAX_DEPTH = 16
+"""How deep sub-agents may start sub-agents; real ones start none or a few levels."""
 
-
-class _Request(msgspec.Struct, frozen=True, kw_only=True):
-    t: _Seconds
-    input: _Count = msgspec.field(name="in")
-    out: _Count | None = None
-    model: str | None = None
-    hash_ids: list[int] | None = None
-    input_types: tuple[str, ...] = ()
-    stop: str | None = None
-    api_time: _Seconds | None = None
-    ttft: _Seconds | None = None
-
-
-class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    t: _Seconds | None = None
-    agent_id: str | None = None
-    subagent_type: str | None = None
-    duration_ms: _Seconds | None = None
-
-
-class _Kind(msgspec.Struct, frozen=True):
-    type: str | None = None
-
-
-# Known to the format, and of no use to a trace.
-_UNUSED = frozenset({"type", "output_types", "think_time"})
-_UNUSED_OF_MARKER = frozenset(
-    {"type", "requests", "total_tokens", "tool_use_count", "status", "models", "tool_tokens", "system_tokens"}
-)
-
-_decode_kind = msgspec.json.Decoder(_Kind).decode
-_decode_request = msgspec.json.Decoder(_Request).decode
-_decode_marker = msgspec.json.Decoder(_Marker).decode
+_REQUEST_TYPES = (None, "n", "s")  # not said, whole answer, streamed answer
+_SCOPES: dict[str, BlockScope] = {"local": "session", "global": "trace"}
 
 
 def _recognises(head: Head) -> bool:
@@ -112,12 +91,12 @@ class _Conversation:
         self._source = source
         self._report = report
         self._damaged = damaged
-        self._drafts: list[tuple[Position, Draft, _Request]] = []
-        self._agents: Counter[str] = Counter()
+        self._drafts: list[tuple[Position, Draft, Request]] = []
+        self._agent_ids: set[str] = set()
+        self._last_number: dict[str, int] = {}
         self._session_id = self._header(fields, "id", source.path.name.split(".")[0])
-        self._block_tokens = max(1, self._header(fields, "block_size", BLOCK_TOKENS))
-        scope = self._header(fields, "hash_id_scope", "local")
-        self._scope: BlockScope = "trace" if scope == "global" else "session"
+        self._block_tokens = self._header(fields, "block_size", BLOCK_TOKENS, wrong_block_size)
+        self._scope = _SCOPES[self._header(fields, "hash_id_scope", "local", _wrong_scope)]
         self.syntax_told = False
         """Whether a broken record was reported, so that the file need not be."""
 
@@ -129,15 +108,23 @@ class _Conversation:
         agent_id: str | None = None,
         parent: Draft | None = None,
         offset_s: float = 0.0,
+        depth: int = 0,
     ) -> Draft | None:
-        """Add the records of one agent, those of its sub-agents among them; return its last turn."""
+        """Add the records of one agent, those of its sub-agents among them; return its last turn.
+
+        depth: 0 for the main agent, 1 for its sub-agents.
+        """
         before: Draft | None = None
         subagents: list[Draft] = []
         for index, record in enumerate(items(raw)):
             self._report.lines_read += 1
             where = Position(self._source.name, record=f"{path}[{index}]")
-            if _is_marker(record):
-                if last := self._add_subagent(record, where, before):
+            if is_marker(record):
+                if depth == MAX_DEPTH:
+                    self._report.skip(
+                        where, None, f"nested too deeply: sub-agents in more than {MAX_DEPTH} levels"
+                    )
+                elif last := self._add_subagent(record, where, before, depth + 1):
                     subagents.append(last)
                 continue
             request = self._decoded(record, where)
@@ -153,7 +140,7 @@ class _Conversation:
             before, subagents = draft, []
         return before
 
-    def _add_subagent(self, record: bytes, where: Position, parent: Draft | None) -> Draft | None:
+    def _add_subagent(self, record: bytes, where: Position, parent: Draft | None, depth: int) -> Draft | None:
         marker = self._decoded_marker(record, where)
         raw = members(record)[0].get("requests", b"[]")
         agent_id = self._unique_agent_id(marker.agent_id)
@@ -164,7 +151,8 @@ class _Conversation:
             f"{where.record}.requests",
             agent_id=agent_id,
             parent=parent,
-            offset_s=subagent_offset_s(_first_t(raw), marker.t, duration_s, parent_end_s),
+            offset_s=subagent_offset_s(first_t(raw), marker.t, duration_s, parent_end_s),
+            depth=depth,
         )
         if parent is not None:
             parent.tool_calls.append(
@@ -199,7 +187,7 @@ class _Conversation:
                 ),
             )
 
-    def _blocks(self, request: _Request, where: Position) -> PrefixBlocks | None:
+    def _blocks(self, request: Request, where: Position) -> PrefixBlocks | None:
         return fitting_blocks(
             request.hash_ids,
             request.input,
@@ -210,22 +198,24 @@ class _Conversation:
             report=self._report,
         )
 
-    def _decoded(self, record: bytes, where: Position) -> _Request | None:
+    def _decoded(self, record: bytes, where: Position) -> Request | None:
         try:
-            request = _decode_request(record)
-            count_unknown_fields(record, _Request, _UNUSED, self._report)
+            request = decode_request(record)
+            count_unknown_fields(record, Request, UNUSED, self._report)
         except DECODE_ERRORS as error:
             self._skip(record, where, error)
             return None
+        if request.type not in _REQUEST_TYPES:
+            self._report.mend(where, "type", f"unknown type {request.type!r}; read as a request")
         return request
 
-    def _decoded_marker(self, record: bytes, where: Position) -> _Marker:
+    def _decoded_marker(self, record: bytes, where: Position) -> Marker:
         try:
-            marker = _decode_marker(record)
-            count_unknown_fields(record, _Marker, _UNUSED_OF_MARKER, self._report)
+            marker = decode_marker(record)
+            count_unknown_fields(record, Marker, UNUSED_OF_MARKER, self._report)
         except DECODE_ERRORS as error:
             self._skip(record, where, error)
-            return _Marker()
+            return Marker()
         self._report.other["sub-agent marker"] += 1
         return marker
 
@@ -238,22 +228,39 @@ class _Conversation:
             message = self._source.cut or message
         self._report.skip(where, field, message)
 
-    def _header(self, fields: dict[str, bytes], field: str, default: T) -> T:
+    def _header(
+        self,
+        fields: dict[str, bytes],
+        field: str,
+        default: T,
+        wrong: Callable[[T], str | None] = lambda _: None,
+    ) -> T:
         """Return a field of the file itself; report a wrong one and take the default."""
-        try:
-            return msgspec.json.decode(fields[field], type=type(default)) if field in fields else default
-        except DECODE_ERRORS as error:
-            message = f"{describe(error)[1]}; {default!r} is taken instead"
-            self._report.mend(Position(self._source.name), field, message)
+        if field not in fields:
             return default
+        try:
+            value = msgspec.json.decode(fields[field], type=type(default))
+            message = wrong(value)
+        except DECODE_ERRORS as error:
+            message = describe(error)[1]
+        if message is None:
+            return value
+        self._report.mend(Position(self._source.name), field, f"{message}; {default!r} is taken instead")
+        return default
 
     def _unique_agent_id(self, agent_id: str | None) -> str:
-        name = agent_id or "agent"
-        self._agents[name] += 1
-        return name if self._agents[name] == 1 else f"{name}#{self._agents[name]}"
+        """Return the id for an agent; for all but the first of one name with a number behind it."""
+        name = unique = agent_id or "agent"
+        number = self._last_number.get(name, 1)
+        while unique in self._agent_ids:
+            number += 1
+            unique = f"{name}#{number}"
+        self._last_number[name] = number
+        self._agent_ids.add(unique)
+        return unique
 
 
-def _draft(request: _Request, turn_id: str, agent_id: str | None, offset_s: float) -> Draft:
+def _draft(request: Request, turn_id: str, agent_id: str | None, offset_s: float) -> Draft:
     answer_s = request.api_time
     return Draft(
         turn_id=turn_id,
@@ -265,23 +272,8 @@ def _draft(request: _Request, turn_id: str, agent_id: str | None, offset_s: floa
     )
 
 
-def _is_marker(record: bytes) -> bool:
-    try:
-        return _decode_kind(record).type == "subagent"
-    except msgspec.ValidationError:
-        return False
-    except DECODE_ERRORS:
-        return b'"subagent"' in record and b'"requests"' in record
-
-
-def _first_t(raw: bytes) -> float:
-    """Return the send time of the first nested request that can be read; 0 without any."""
-    for record in items(raw):
-        try:
-            return _decode_request(record).t
-        except DECODE_ERRORS:
-            continue
-    return 0.0
+def _wrong_scope(scope: str) -> str | None:
+    return None if scope in _SCOPES else f"{scope!r} is neither 'local' nor 'global'"
 
 
 WEKA = Importer(

@@ -1,0 +1,110 @@
+"""A replay's options, and the manifest that records them so that the run can be told apart and finished."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agentload_simbackend import Deployment
+from agentload_traces import AgentloadError, Manifest, RunReader
+
+_RECORDED = ("concurrency", "speed", "max_turns", "model", "timeout_s", "trace_format", "strict", "arrivals")
+
+
+class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How to replay a trace.
+
+    trace: path of the trace; trace_format: its format, `None` to recognise it.
+    target: name or file of a deployment, or the URL of an OpenAI-compatible endpoint.
+    clock: "virtual" simulates in process; "wall" goes over HTTP, to a server of its own for a deployment.
+    concurrency: closed loop with this many sessions active; `None` is open loop at recorded start times.
+    speed: how much faster than recorded arrivals, tools and think time pass.
+    max_turns: turns of each session to play, from its first.
+    timeout_s: a turn of whose answer nothing comes for so long has failed (wall clock).
+    arrivals: record each answer's token timeline.
+    resume: `out` is an interrupted run to be finished.
+    """
+
+    trace: Path
+    out: Path
+    target: str = "gemma4-31b/pd"
+    clock: Literal["virtual", "wall"] = "virtual"
+    concurrency: int | None = None
+    speed: float = 1.0
+    max_turns: int | None = None
+    seed: int = 0
+    model: str | None = None
+    timeout_s: float = 600.0
+    trace_format: str | None = None
+    strict: bool = False
+    arrivals: bool = True
+    resume: bool = False
+
+
+def new_manifest(options: ReplayOptions, deployment: Deployment | None) -> Manifest:
+    """The manifest of a run that starts now; `deployment` is `None` for an endpoint."""
+    return Manifest(
+        status="running",
+        clock=options.clock,
+        seed=options.seed,
+        target=options.target,
+        mode=deployment.mode if deployment else "endpoint",
+        # Names of files need not be UTF-8, JSON must.
+        trace=os.fsencode(options.trace).decode("utf-8", "replace"),
+        trace_sha256=trace_sha256(options.trace),
+        spec_sha256=deployment.spec_sha256 if deployment else None,
+        conditions=tuple(deployment.conditions()) if deployment else (),
+        options={name: getattr(options, name) for name in _RECORDED},
+        versions={name: version(name) for name in ("agentload", "aiohttp", "polars")}
+        | {"python": platform.python_version()},
+        host={"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count() or 0},
+        started_at=utc_now(),
+    )
+
+
+def resumed_options(run: Path, trace: Path | None) -> ReplayOptions:
+    """The options that an interrupted run was started with; `trace` is where the trace now is, if moved.
+
+    Raises `AgentloadError` if the run or its trace is not there any more.
+    """
+    manifest = RunReader(run).manifest
+    path = trace or Path(manifest.trace)
+    if not path.is_file():
+        raise AgentloadError(f"{path}: the trace of {run} is not there; name it: --resume {run} TRACE")
+    values = {name: manifest.options[name] for name in _RECORDED if name in manifest.options}
+    known = {"target": manifest.target, "clock": manifest.clock, "seed": manifest.seed, "resume": True}
+    # Paths stay paths: the trace and the directory are not of the manifest.
+    try:
+        options = msgspec.convert({**values, **known, "trace": "", "out": ""}, ReplayOptions, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise AgentloadError(f"{run}/manifest.json: options: {error}") from None
+    return msgspec.structs.replace(options, trace=path, out=run)
+
+
+def check_same_run(path: Path, before: Manifest, now: Manifest) -> None:
+    """Raise `AgentloadError` if what a run rests on has changed since it was interrupted."""
+    for name, what in (("trace_sha256", "trace"), ("spec_sha256", "deployment's specs")):
+        if getattr(before, name) != getattr(now, name):
+            raise AgentloadError(f"{path}: cannot be finished, for the {what} changed since it was started")
+
+
+def trace_sha256(path: Path) -> str:
+    """SHA-256 of a trace file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def utc_now() -> str:
+    """The time as the manifest gives it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _path(kind: type, value: object) -> object:
+    return Path(str(value)) if kind is Path else value

@@ -1,0 +1,66 @@
+"""A run as it stands on disk at one moment, so that all numbers of a report are of the same rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from agentload_analysis._printable import printable
+from agentload_traces import Manifest, RunDirectoryError, RunReader
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What `take_snapshot` read.
+
+    requests: one row a turn; of a run that goes on, a copy in memory of the rows that were on disk.
+    tool_calls: how many there are, those of all `requests` among them.
+    """
+
+    path: Path
+    manifest: Manifest
+    incomplete: bool
+    torn_lines: int
+    requests: pl.LazyFrame
+    tool_calls: int
+
+
+Run = str | os.PathLike[str] | Snapshot
+"""A run directory, to be read now, or what was read of it before."""
+
+
+def take_snapshot(run: Run) -> Snapshot:
+    """Read a run directory, finished or not, once; a snapshot is given back as it is.
+
+    Raises `RunDirectoryError` if it is missing, foreign, or has rows that cannot be read.
+    """
+    if isinstance(run, Snapshot):
+        return run
+    with readable_rows(Path(run)):
+        reader = RunReader(run)
+        incomplete, torn_lines = reader.incomplete, reader.torn_lines
+        requests = reader.requests()
+        # After the requests: whoever writes puts a tool call on disk before the turn that waited for it.
+        tool_calls = reader.tool_calls().select(pl.len()).collect().item()
+    return Snapshot(reader.path, reader.manifest, incomplete, torn_lines, requests, int(tool_calls))
+
+
+@contextmanager
+def readable_rows(path: Path) -> Iterator[None]:
+    """Turn complaints about damaged, vanished or forbidden files into one line that names the run."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunDirectoryError(
+            f"{printable(path)}: its rows cannot be read: {printable(first_line)}"
+        ) from None
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{printable(path)}: cannot be read: {printable(error.strerror or error)}"
+        ) from None
