@@ -12,11 +12,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 import agentload_simbackend
 from agentload._run_manifest import ReplayOptions, new_manifest
 from agentload_simbackend import load_deployment
-from agentload_traces import RunReader, RunWriter, ToolCall, Turn, sample_path, write_trace
+from agentload_traces import RequestRow, RunReader, RunWriter, ToolCall, Turn, sample_path, write_trace
 
 REQUESTS = "requests.parquet"
 specs_directory = Path(agentload_simbackend.__file__).parent / "specs"
@@ -147,6 +148,32 @@ def test_only_an_interrupted_run_of_the_same_things_is_resumed(tmp_path: Path, t
     done = agentload("replay", moved, "--resume", out)
     assert done.returncode == 0, done.stderr
     assert RunReader(out).manifest.options["concurrency"] == 1
+
+
+def test_a_resumed_run_keeps_its_failures_and_its_clock(tmp_path: Path, trace: Path) -> None:
+    # Open loop: session b starts as long after a as recorded, not at once because its time has passed.
+    out = tmp_path / "run"
+    options = ReplayOptions(trace=trace, out=out, clock="wall")
+    end_ns = 5_000_000_000
+    with RunWriter(out, new_manifest(options, load_deployment(options.target))) as writer:
+        row = RequestRow(
+            session_id="a", turn_id="t0", turn_index=0, session_turns=3, status="failed", error="x"
+        )
+        row.scheduled_ns = row.sent_ns = end_ns - 1_000
+        row.end_ns = end_ns
+        writer.add_request(row)
+        for number in (1, 2):
+            writer.add_request(structs.replace(row, turn_id=f"t{number}", status="skipped", end_ns=None))
+        writer.add_request(structs.replace(row, session_id="b", status="ok"))
+        writer.finish("interrupted")
+    done = agentload("replay", "--resume", out)
+    assert done.returncode == 1
+    assert "1 of 6 turns failed and 2 were not sent; first error: x" in done.stderr
+    rows = RunReader(out).requests().collect()
+    assert rows.height == 6
+    first = rows.filter(pl.col("session_id") == "b").row(0, named=True)
+    assert end_ns <= first["scheduled_ns"] <= first["sent_ns"] < end_ns + 60_000_000_000
+    assert first["client_ns"] < 1_000_000_000
 
 
 def test_resume_on_other_specs_is_refused(tmp_path: Path, trace: Path) -> None:

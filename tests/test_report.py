@@ -56,10 +56,10 @@ def test_long_foreign_names_do_not_widen_or_style_the_text(
 def test_an_incomplete_run_says_so_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", agent_session(1, 5), status="running", turns_planned=201)
     first = report(capsys, run).splitlines()[0]
-    assert first.startswith("INCOMPLETE")
+    assert first.startswith("INCOMPLETE: the run was cut short or still goes on; ")
     assert "5 of 201 planned turns" in first
     stopped = write_run(tmp_path / "stopped", agent_session(1, 5), status="interrupted")
-    assert "INCOMPLETE: the run was interrupted" in report(capsys, stopped)
+    assert "INCOMPLETE: the run was cut short; it holds 5 turns." in report(capsys, stopped)
 
 
 def test_sessions_that_were_cut_off_are_named_and_marked(

@@ -70,6 +70,8 @@ def main(argv: list[str] | None = None) -> Any:
     except OSError as error:
         # Errors of the user's own files are AgentloadErrors; what is left is the output.
         click.echo(f"error: cannot write the output: {error.strerror or error}", err=True)
+        # Else Python would try once more at its exit, and complain of it.
+        sys.stdout = None
         sys.exit(1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from agentload._cli._console import echo_json, shown_path
 from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
 
 
@@ -30,11 +31,10 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     if trace is None and values["resume"] is None:
         raise click.UsageError("Missing argument 'TRACE'.")
     result = replay_with_progress(trace, values)
+    run = shown_path(result.path)
     if as_json:
-        import msgspec
-
         shown = {name: getattr(result, name) for name in ("turns", "failed", "skipped", "interrupted")}
-        click.echo(msgspec.json.encode({"run": str(result.path), **shown}))
+        echo_json({"run": run, **shown})
     else:
-        click.echo(f"{result.turns} turns, {result.failed} failed, {result.skipped} not sent: {result.path}")
+        click.echo(f"{result.turns} turns, {result.failed} failed, {result.skipped} not sent: {run}")
     sys.exit(exit_code(result))

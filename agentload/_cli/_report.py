@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from agentload._cli._console import echo_json, printing, report_console
+from agentload._cli._console import echo_json, report_console
 
 
 @click.command()
@@ -41,14 +41,12 @@ def command(run: Path, as_json: bool, csv_directory: Path | None, html_file: Pat
 
     snapshot = take_snapshot(run)  # one for all outputs: the run may still be going on
     summary = summarise(snapshot)
-    with printing():
-        if as_json:
-            echo_json(summary)
-        else:
-            render_text(summary, report_console())
+    if as_json:
+        echo_json(summary)
+    else:
+        render_text(summary, report_console())
     written = write_csv(summary, csv_directory) if csv_directory else []
     if html_file:
         written.append(write_html(snapshot, html_file, summary))
-    with printing():
-        for path in written:
-            click.echo(f"wrote {printable(path)}", err=as_json)
+    for path in written:
+        click.echo(f"wrote {printable(path)}", err=as_json)

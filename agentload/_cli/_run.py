@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentload._cli._console import report_console
+from agentload._cli._console import echo_json, report_console, shown_path
 from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
 
 DEFAULT_SAMPLE = "weka_trace_0533.json.zst"
@@ -41,11 +41,10 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     summary = summarise(result.path)
     page = result.path / "report.html"
     write_html(result.path, page, summary)
+    shown_run, shown_page = shown_path(result.path), shown_path(page)
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode({**summary, "run": str(result.path), "html": str(page)}))
+        echo_json({**summary, "run": shown_run, "html": shown_page})
     else:
         render_text(summary, report_console())
-        click.echo(f"\nrun directory: {result.path}\nreport: {page}")
+        click.echo(f"\nrun directory: {shown_run}\nreport: {shown_page}")
     sys.exit(exit_code(result))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agentload._cli._serve_log import one_line_log
 from agentload_traces._errors import AgentloadError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def command(
     loaded = load_deployment(deployment)
     if realtime:
         _real_time()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with one_line_log(), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(loaded, host, port, seed, as_json, until_stdin_ends))
 
 
@@ -125,7 +126,7 @@ def _print_ready(deployment: Deployment, url: str, as_json: bool) -> None:
 def _print_json(value: dict[str, object]) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(msgspec.json.encode(value))  # bytes: UTF-8 whatever the terminal's encoding is
 
 
 def _real_time() -> None:
