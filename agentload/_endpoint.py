@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
+from agentload_simbackend import SimulatedModel
 from agentload_traces import AgentloadError
 
 API_KEY_VARIABLE = "AGENTLOAD_API_KEY"
@@ -26,11 +29,15 @@ _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 class Endpoint(NamedTuple):
-    """base_url: without `/v1` and trailing slash. headers: sent with every request; secret, for the key."""
+    """base_url: without `/v1` and trailing slash. headers: sent with every request; secret, for the key.
+
+    simulated: what the endpoint says of itself if it is a simulator, so that reports can say it too.
+    """
 
     base_url: str
     model: str
     headers: dict[str, str]
+    simulated: SimulatedModel | None = None
 
 
 def probe_endpoint(url: str, model: str | None) -> Endpoint:
@@ -47,9 +54,9 @@ def probe_endpoint(url: str, model: str | None) -> Endpoint:
     try:
         request = urllib.request.Request(listing, headers=headers)
         with _open(request, timeout=_PROBE_TIMEOUT_S) as response:
-            found, what = _first_model(response.read()), "no list of models"
+            (found, simulated), what = _first_model(response.read()), "no list of models"
     except urllib.error.HTTPError as error:
-        found, what = None, f"HTTP {error.code}"
+        found, simulated, what = None, None, f"HTTP {error.code}"
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise AgentloadError(f"cannot reach {base_url}: {reason}") from None
@@ -57,7 +64,7 @@ def probe_endpoint(url: str, model: str | None) -> Endpoint:
         raise AgentloadError(f"{base_url} does not speak HTTP: {' '.join(str(error).split())}") from None
     if model is None and found is None:
         raise AgentloadError(f"{listing} answers {what}: name the model to ask for with --model")
-    return Endpoint(base_url, model or found or "", headers)
+    return Endpoint(base_url, model or found or "", headers, simulated)
 
 
 def _checked(url: str) -> str:
@@ -84,12 +91,18 @@ def _authorization() -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def _first_model(body: bytes) -> str | None:
+def _first_model(body: bytes) -> tuple[str | None, SimulatedModel | None]:
+    """The id of the first model listed, and what a simulator adds to it."""
     try:
-        found = json.loads(body)["data"][0]["id"]
+        model = json.loads(body)["data"][0]
+        found = model["id"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, str) and found.isprintable() else None
+        return None, None
+    try:
+        simulated = msgspec.convert(model.get("agentload"), SimulatedModel)
+    except msgspec.ValidationError:
+        simulated = None
+    return (found if isinstance(found, str) and found.isprintable() else None), simulated
 
 
 @contextmanager

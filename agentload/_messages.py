@@ -11,14 +11,19 @@ The history stays serialised and is extended: a turn costs its new text and one 
 from __future__ import annotations
 
 import json
+from collections import deque
 from typing import NamedTuple
 
 from agentload._prompts import Prompt, PromptPlanner
+from agentload_simbackend import PromptRun
 from agentload_traces import Session, ToolCall, Turn, count_tokens, filler
 
 SYSTEM_SHARE = 0.75
 """Part of the first prompt that becomes the system message (tools and system are most of it:
 trace statistics of agent sessions put 15k of about 19k tokens there)."""
+
+_LEFT_CONVERSATIONS = 32
+"""How many contexts that its agents have left a session remembers, to find them again."""
 
 _ARGUMENTS_OPEN, _ARGUMENTS_CLOSE = '{"input":"', '"}'
 
@@ -59,7 +64,14 @@ class _Conversation:
     def __init__(self) -> None:
         self.history = bytearray()
         self.pieces: list[_Piece] = []
+        self.runs: tuple[PromptRun, ...] = ()
         self.previous: Turn | None = None
+
+    def copy(self) -> _Conversation:
+        """The same messages, to be gone on with apart."""
+        other = _Conversation()
+        other.history, other.pieces, other.runs = self.history.copy(), self.pieces.copy(), self.runs
+        return other
 
     @property
     def tokens(self) -> int:
@@ -104,40 +116,62 @@ class RequestBuilder:
         self._seed = seed
         self._head = b'{"model":%s,"messages":[' % json.dumps(model).encode()
         self._conversations: dict[str | None, _Conversation] = {}
+        self._left: deque[_Conversation] = deque(maxlen=_LEFT_CONVERSATIONS)
 
     def build(self, turn: Turn) -> BuiltRequest:
         """The request of `turn`: exactly `turn.input_tokens` tokens of messages, streamed, with usage."""
-        conversation = self._conversations.setdefault(turn.agent_id, _Conversation())
         prompt = self._planner.plan(turn)
-        self._grow(conversation, prompt, turn)
-        conversation.previous = turn
+        conversation = self._conversations.setdefault(turn.agent_id, _Conversation())
+        held = conversation.tokens
+        if held and prompt.shared_tokens >= held:
+            self._append(conversation, prompt, turn)
+        else:
+            conversation = self._begin(conversation, prompt, turn)
+        conversation.previous, conversation.runs = turn, prompt.runs
         output_tokens = asked_tokens(turn)
         tail = b'],"max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}' % output_tokens
         return BuiltRequest(self._head + conversation.history + tail, conversation.tokens, output_tokens)
 
-    def _grow(self, conversation: _Conversation, prompt: Prompt, turn: Turn) -> None:
-        total = turn.input_tokens
-        held = conversation.tokens
-        previous = conversation.previous
-        if previous is None:
-            system = int(total * SYSTEM_SHARE)
-            conversation.text("system", self._text(prompt, 0, system), system)
-        elif prompt.shared_tokens >= held:
-            if total == held:
-                return
-            answer = min(previous.output_tokens or 0, total - held - 1)
-            self._answer(conversation, prompt, previous, held + answer)
-            self._results(conversation, prompt, turn)
-        else:
-            self._go_back(conversation, prompt, prompt.shared_tokens)
-        if not conversation.pieces or conversation.tokens < total or turn.trigger == "user":
+    def _append(self, conversation: _Conversation, prompt: Prompt, turn: Turn) -> None:
+        """The agent goes on: its previous answer, and what came back."""
+        total, held, previous = turn.input_tokens, conversation.tokens, conversation.previous
+        if total == held:
+            return
+        assert previous is not None
+        answer = min(previous.output_tokens or 0, total - held - 1)
+        self._answer(conversation, prompt, previous, held + answer)
+        self._results(conversation, prompt, turn)
+        if conversation.tokens < total or turn.trigger == "user":
             conversation.text("user", self._text(prompt, conversation.tokens, total), total)
+
+    def _begin(self, conversation: _Conversation, prompt: Prompt, turn: Turn) -> _Conversation:
+        """The agent goes back in its context, or starts one: go on from whatever shares most with it.
+
+        That may be a context which the agent has left, or another agent's. Messages taken over keep equal
+        tokens equal text, tool calls included.
+        """
+        if conversation.pieces:
+            self._left.append(conversation)
+        known = [*self._left, *self._conversations.values()]
+        shared, closest = max(
+            ((_shared_tokens(one.runs, prompt.runs), one) for one in known), key=lambda pair: pair[0]
+        )
+        conversation = self._conversations[turn.agent_id] = closest.copy() if shared else _Conversation()
+        if shared:
+            self._go_back(conversation, prompt, shared)
+        else:
+            system = int(turn.input_tokens * SYSTEM_SHARE)
+            conversation.text("system", self._text(prompt, 0, system), system)
+        total = turn.input_tokens
+        if conversation.tokens < total or conversation.pieces[-1].role not in ("user", "tool"):
+            conversation.text("user", self._text(prompt, conversation.tokens, total), total)
+        return conversation
 
     def _go_back(self, conversation: _Conversation, prompt: Prompt, shared: int) -> None:
         """Cut the history back to the tokens that the prompt shares with it.
 
-        A message that is shared in part keeps that part, since equal tokens must stay equal text. Only
-        the tokens of a half-shared message's tool calls become plain text.
+        A message that is shared in part keeps that part. Only the tokens of a half-shared message's tool
+        calls become plain text.
         """
         beyond = conversation.cut(shared)
         if beyond is not None and conversation.tokens < min(shared, beyond.text_end):
@@ -198,6 +232,18 @@ class RequestBuilder:
             end = total if last and share else start + share
             conversation.text("tool", self._text(prompt, start, end), end, call_id)
             start = end
+
+
+def _shared_tokens(a: tuple[PromptRun, ...], b: tuple[PromptRun, ...]) -> int:
+    """How many leading tokens two prompts share."""
+    shared = 0
+    for one, other in zip(a, b, strict=False):
+        if one.key != other.key:
+            break
+        shared += min(one.tokens, other.tokens)
+        if one.tokens != other.tokens:
+            break
+    return shared
 
 
 def _function_name(call: ToolCall) -> str:

@@ -117,7 +117,7 @@ def _replay_virtual(
             writer.keep_sessions(set())
         run = VirtualRun(
             build_engine(deployment, options.seed),
-            _feed(options, _counted(sessions, options, writer.manifest)),
+            _feed(options, _counted(sessions, reader, options, writer.manifest)),
             _CountingSink(writer, result),
             pace=_pace(options),
             max_turns=options.max_turns,
@@ -142,12 +142,12 @@ def _replay_wall(
     result = ReplayResult(path=options.out, trace=reader.report)
     with server as url:
         endpoint = probe_endpoint(url, options.model)
-        with _open_writer(options, new_manifest(options, deployment)) as writer:
+        with _open_writer(options, new_manifest(options, deployment or endpoint.simulated)) as writer:
             done: set[str] = set()
             clock_start_ns = 0
             if options.resume:
                 done, clock_start_ns = _keep_whole_sessions(options, writer, result)
-            counted = _counted(sessions, options, writer.manifest)
+            counted = _counted(sessions, reader, options, writer.manifest)
             left = (session for session in counted if session.session_id not in done)
             run = WallRun(
                 endpoint.base_url,
@@ -218,14 +218,18 @@ def _sessions(reader: TraceReader) -> Iterator[Session]:
     return chain((first,), sessions)
 
 
-def _counted(sessions: Iterable[Session], options: ReplayOptions, manifest: Manifest) -> Iterator[Session]:
-    """The sessions; once all have been read, the manifest says how many they are."""
+def _counted(
+    sessions: Iterable[Session], reader: TraceReader, options: ReplayOptions, manifest: Manifest
+) -> Iterator[Session]:
+    """The sessions; once all have been read, the manifest says how many, and how many lines were lost."""
     session_count = turn_count = 0
     for session in sessions:
         session_count += 1
         turn_count += len(session.turns[: options.max_turns])
         yield session
     manifest.sessions_planned, manifest.turns_planned = session_count, turn_count
+    manifest.trace_lines_read = reader.report.lines_read
+    manifest.trace_lines_skipped = reader.report.lines_skipped
 
 
 def _open_writer(options: ReplayOptions, manifest: Manifest) -> RunWriter:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from agentload_simbackend import Deployment
+from agentload_simbackend import Deployment, SimulatedModel
 from agentload_traces import AgentloadError, Manifest, RunReader
 
 _RECORDED = ("concurrency", "speed", "max_turns", "model", "timeout_s", "trace_format", "strict", "arrivals")
@@ -48,19 +48,20 @@ class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
     resume: bool = False
 
 
-def new_manifest(options: ReplayOptions, deployment: Deployment | None) -> Manifest:
-    """The manifest of a run that starts now; `deployment` is `None` for an endpoint."""
+def new_manifest(options: ReplayOptions, deployment: Deployment | SimulatedModel | None) -> Manifest:
+    """The manifest of a run that starts now; `deployment` is `None` for an endpoint that is no simulator."""
+    simulated = deployment.about() if isinstance(deployment, Deployment) else deployment
     return Manifest(
         status="running",
         clock=options.clock,
         seed=options.seed,
         target=options.target,
-        mode=deployment.mode if deployment else "endpoint",
+        mode=simulated.mode if simulated else "endpoint",
         # Names of files need not be UTF-8, JSON must.
         trace=os.fsencode(options.trace).decode("utf-8", "replace"),
         trace_sha256=trace_sha256(options.trace),
-        spec_sha256=deployment.spec_sha256 if deployment else None,
-        conditions=tuple(deployment.conditions()) if deployment else (),
+        spec_sha256=simulated.spec_sha256 if simulated else None,
+        conditions=simulated.conditions if simulated else (),
         options={name: getattr(options, name) for name in _RECORDED},
         versions={name: version(name) for name in ("agentload", "aiohttp", "polars")}
         | {"python": platform.python_version()},

@@ -89,6 +89,9 @@ def test_wall_clock_needs_no_server_of_the_users(trace: Path, tmp_path: Path) ->
     columns = ["session_id", "turn_id", "output_tokens", "cached_tokens", "steps", "prefill_ns"]
     tables = [pl.read_parquet(tmp_path / name / REQUESTS).select(columns) for name in ("virtual", "wall")]
     assert tables[0].equals(tables[1])
+    manifests = [RunReader(tmp_path / name).manifest for name in ("virtual", "wall")]
+    assert manifests[0].conditions == manifests[1].conditions
+    assert (manifests[0].trace_lines_read, manifests[0].trace_lines_skipped) == (6, 0)
 
 
 def test_same_seed_same_parquet(trace: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ folder that holds a copy of the samples and examples.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -45,6 +46,32 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
             words, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
         assert done.returncode == 0, f"{page.name}: {shown}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.slow
+def test_the_readme_shows_how_to_replay_against_a_server(tmp_path: Path) -> None:
+    """The two commands of its `sh` block, on a free port and with a trace that the page made before."""
+    (block,) = re.findall(
+        r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S
+    )
+    serve, replay = (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines())
+    (made,) = (words for words in map(shlex.split, shown_commands(ROOT / "README.md")) if "generate" in words)
+    scripts = str(Path(sys.executable).parent / "agentload")
+    subprocess.run([scripts, *made[1:]], cwd=tmp_path, check=True, capture_output=True)
+    serve[serve.index("--port") + 1] = "0"
+    with subprocess.Popen([scripts, *serve[1:], "--json"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            assert re.fullmatch(r"http://127\.0\.0\.1:8400", replay[replay.index("--target") + 1])
+            replay[replay.index("--target") + 1] = url
+            done = subprocess.run(
+                [scripts, *replay[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+        finally:
+            server.terminate()
+    assert done.returncode == 0, done.stderr
+    assert "20 sessions, 100 turns" in done.stdout
 
 
 def test_links_between_pages_lead_somewhere() -> None:

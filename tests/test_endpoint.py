@@ -91,6 +91,17 @@ def test_what_does_not_speak_http_is_said() -> None:
         probe_endpoint(url, "m")
 
 
+def test_a_simulator_says_what_its_numbers_rest_on() -> None:
+    about = {"mode": "pd", "spec_sha256": "ab", "conditions": ["Simulated."]}
+    with answering(http("200 OK", {"data": [{"id": "m", "agentload": about}]})) as (url, _):
+        simulated = probe_endpoint(url, None).simulated
+    assert simulated is not None
+    assert (simulated.mode, simulated.conditions) == ("pd", ("Simulated.",))
+    for odd in (None, 3, {"mode": 1}):
+        with answering(http("200 OK", {"data": [{"id": "m", "agentload": odd}]})) as (url, _):
+            assert probe_endpoint(url, None) == (url, "m", {}, None)
+
+
 def test_the_key_is_sent_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY_VARIABLE, "sk-1\n")
     with answering(LISTING) as (url, heard):

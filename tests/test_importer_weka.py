@@ -301,9 +301,9 @@ def test_a_wrong_header_field_is_replaced_and_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "problem"),
     [
-        ({"block_size": 0}, "block_size: must be 1 to 2^63 - 1, is 0; 64 is taken instead"),
-        ({"block_size": -64}, "block_size: must be 1 to 2^63 - 1, is -64; 64 is taken instead"),
-        ({"block_size": 2**63}, f"block_size: must be 1 to 2^63 - 1, is {2**63}; 64 is taken instead"),
+        ({"block_size": 0}, "block_size: must be 1 to 2^53, is 0; 64 is taken instead"),
+        ({"block_size": -64}, "block_size: must be 1 to 2^53, is -64; 64 is taken instead"),
+        ({"block_size": 2**63}, f"block_size: must be 1 to 2^53, is {2**63}; 64 is taken instead"),
         (
             {"hash_id_scope": "world"},
             "hash_id_scope: 'world' is neither 'local' nor 'global'; 'local' is taken instead",

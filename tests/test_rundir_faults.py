@@ -87,7 +87,11 @@ def test_a_kill_between_the_steps_of_finish_loses_nothing(tmp_path: Path) -> Non
     after = {file.name: file.read_bytes() for file in path.iterdir()}
     steps = [
         {**before, "requests.parquet": after["requests.parquet"]},
-        {**before, "requests.parquet": after["requests.parquet"], "tool_calls.parquet.tmp": b"PAR"},
+        {
+            **before,
+            "requests.parquet": after["requests.parquet"],
+            ".tool_calls.parquet.0123456789abcdef.tmp": b"PAR",
+        },
         {**before, **{k: v for k, v in after.items() if k != "manifest.json"}},
         {k: v for k, v in {**after, **before}.items() if k != "requests.jsonl"},
         {**after, "manifest.json": before["manifest.json"]},
@@ -214,7 +218,7 @@ def test_a_kill_between_the_tables_of_keep_sessions_is_mended_by_the_next(
     with RunWriter.resume(path) as writer:
         writer.keep_sessions({"s1"})
     after = (path / replaced).read_bytes()
-    for name, content in {**before, replaced: after, "tool_calls.jsonl.tmp": b"{"}.items():
+    for name, content in {**before, replaced: after, ".tool_calls.jsonl.0123456789abcdef.tmp": b"{"}.items():
         (path / name).write_bytes(content)
     with RunWriter.resume(path) as writer:
         writer.keep_sessions(writer.completed_sessions(lambda session_id, _: session_id == "s1"))

@@ -124,7 +124,6 @@ async def test_an_answer_that_is_not_streamed_has_the_times_too(client: aiohttp.
         (b"{", None, "could not parse the JSON body"),
         (b"[" * 100_000, None, "Expected `object`"),
         (b'{"model": "m", "messages": [{"role": "user", "content": "\xff"}]}', None, "could not parse"),
-        (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}', None, "could not parse"),
         (b'{"messages": []}', "model", "Missing required parameter: 'model'"),
         (b'{"model": "m"}', "messages", "Missing required parameter: 'messages'"),
         (b'{"model": 3, "messages": []}', "model", "Expected `str`, got `int`"),

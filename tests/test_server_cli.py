@@ -114,6 +114,7 @@ def test_serve_says_what_its_numbers_rest_on() -> None:
     [
         (["no/such"], "error: no deployment named 'no/such'"),
         (["--host", "192.0.2.1"], "error: cannot listen on"),
+        (["--host", ""], "error: cannot listen on host ''"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

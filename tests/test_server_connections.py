@@ -76,7 +76,10 @@ async def test_streaming_needs_http_1_1(server: SimServer) -> None:
     writer.write(b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
     answer = await reader.read()
     assert b" 400 " in answer.splitlines()[0]
-    assert b"HTTP/1.1" in answer.split(b"\r\n\r\n")[1]
+    message = json.loads(answer.split(b"\r\n\r\n")[1])["error"]["message"]
+    assert message == (
+        'A streamed answer needs HTTP/1.1, and this request is HTTP/1.0. Use HTTP/1.1, or "stream": false.'
+    )
     writer.close()
     await writer.wait_closed()
 

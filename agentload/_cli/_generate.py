@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 import msgspec
 
-from agentload_traces import Session, Turn
+from agentload._cli._console import echo_json
+from agentload._cli._interrupts import interruptible_write
+from agentload_traces import Session, Turn, decodable, printable
 
 
 class _Totals(msgspec.Struct):
@@ -44,7 +45,7 @@ def _counted(sessions: Iterable[Session], totals: _Totals) -> Iterator[Turn]:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     help="Where to write: a name ending in .jsonl, .jsonl.zst or .parquet.  [default: PROFILE.jsonl]",
 )
 @click.option("--profile", default="coding", show_default=True, help="A bundled profile, or a .toml file.")
@@ -87,14 +88,15 @@ def command(output: Path | None, profile: str, sessions: int, turns: int, seed: 
         transient=True,
         disable=not stderr.is_terminal,
     )
-    write_trace(path, _counted(made, totals))
+    with interruptible_write(path):
+        write_trace(path, _counted(made, totals))
     not_measured = dict(drawn_from.not_measured())
     if as_json:
-        summary = {"path": str(path), "profile": drawn_from.name, "seed": seed, **msgspec.to_builtins(totals)}
-        click.echo(json.dumps({**summary, "not_measured": not_measured}, indent=2))
+        summary = {"path": decodable(path), "profile": drawn_from.name, "seed": seed}
+        echo_json({**summary, **msgspec.to_builtins(totals), "not_measured": not_measured})
         return
     click.echo(
-        f"{path}: {totals.sessions:,} sessions, {totals.turns:,} turns "
+        f"{printable(path)}: {totals.sessions:,} sessions, {totals.turns:,} turns "
         f"({totals.user_turns:,} started by the user, {totals.compactions:,} compactions), "
         f"{totals.tool_calls:,} tool calls, {totals.input_tokens:,} tokens in, {totals.output_tokens:,} out"
     )

@@ -93,6 +93,7 @@ async def _serve(
         block_tokens=deployment.spec.prefill.cache_block.whole,
         host=host,
         port=port,
+        about=deployment.about(),
     )
     async with server:
         gc.collect()

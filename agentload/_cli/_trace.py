@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentload._cli._console import echo_json
+from agentload._cli._interrupts import interruptible_write
+from agentload_traces._printable import printable
+
 if TYPE_CHECKING:
     from agentload_traces import ImportReport, TraceInfo, TraceProblem, TraceReader
 
@@ -50,7 +54,10 @@ def info(file: str, format_name: str | None, as_json: bool) -> None:
     reader = open_trace(file, format=format_name)
     with _progress(reader, "reading"):
         totals = trace_info(reader)
-    click.echo(_as_json(totals) if as_json else _info_text(totals))
+    if as_json:
+        echo_json(totals)
+    else:
+        click.echo(_info_text(totals))
     if totals.first_problem:
         more = f" (the first of {totals.problems} problems)" if totals.problems > 1 else ""
         click.echo(f"problem: {totals.first_problem}{more}", err=True)
@@ -81,10 +88,10 @@ def validate(file: str, strict: bool, format_name: str | None, as_json: bool) ->
             pass  # it stands in the report
     report = reader.report
     if as_json:
-        click.echo(_as_json(_validation(reader)))
+        echo_json(_validation(reader))
     else:
         _list_problems(report.problems, report.problem_count, err=False)
-        click.echo(f"{file}: {_outcome(report)}")
+        click.echo(f"{printable(reader.name)}: {_outcome(report)}")
     sys.exit(1 if report.problem_count else 0)
 
 
@@ -106,12 +113,11 @@ def convert(in_file: str, out_file: str, strict: bool, format_name: str | None) 
     from agentload_traces import TraceError, TraceProblemError, open_trace, write_trace
 
     reader = open_trace(in_file, format=format_name, strict=strict)
-    out = Path(out_file)
-    if out.exists() and out.samefile(in_file):
+    if _same_file(in_file, out_file):
         raise TraceError(f"{out_file}: is the file that is read; give another name")
     try:
-        with _progress(reader, "converting"):
-            turns = write_trace(out, reader.turns())
+        with interruptible_write(out_file), _progress(reader, "converting"):
+            turns = write_trace(out_file, reader.turns())
     except TraceProblemError:
         raise  # one line says it all
     except TraceError:
@@ -123,14 +129,15 @@ def convert(in_file: str, out_file: str, strict: bool, format_name: str | None) 
         click.echo(f"assumed: {sentence}", err=True)
     if report.ignored_fields:
         click.echo(f"fields not read: {_counts(report.ignored_fields)}", err=True)
-    click.echo(f"{out_file}: {turns} turns; {in_file}: {_outcome(report)}")
+    click.echo(f"{printable(Path(out_file))}: {turns} turns; {printable(reader.name)}: {_outcome(report)}")
     sys.exit(1 if report.problem_count else 0)
 
 
-def _as_json(value: Any) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+def _same_file(in_file: str, out_file: str) -> bool:
+    try:
+        return Path(in_file).samefile(out_file)
+    except OSError:  # OUT is not there yet, or cannot be looked at, which writing will tell
+        return False
 
 
 def _info_text(totals: TraceInfo) -> str:
@@ -166,13 +173,13 @@ def _info_text(totals: TraceInfo) -> str:
             rows.append((title, _counts(counts)))
     rows.extend(("assumed", sentence) for sentence in totals.assumptions)
     width = max(len(title) for title, _ in rows) + 2
-    return "\n".join(f"{title:<{width}}{value}" for title, value in rows)
+    return "\n".join(f"{title:<{width}}{printable(value)}" for title, value in rows)
 
 
 def _validation(reader: TraceReader) -> dict[str, Any]:
     report = reader.report
     return {
-        "file": str(reader.path),
+        "file": reader.name,
         "format": report.format,
         "lines_read": report.lines_read,
         "turns": report.turns,
@@ -201,7 +208,7 @@ def _outcome(report: ImportReport) -> str:
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    return ", ".join(f"{printable(name)} {count:,}" for name, count in counts.items())
 
 
 @contextmanager
@@ -218,7 +225,7 @@ def _progress(reader: TraceReader, doing: str) -> Iterator[None]:
     def bar() -> Table:
         row = Table.grid(padding=(0, 1))
         row.add_row(
-            f"{doing} {reader.path.name}",
+            f"{doing} {printable(Path(reader.path.name))}",
             ProgressBar(total=1.0, completed=reader.progress, width=40),
             f"{reader.progress:.0%}",
         )

@@ -29,6 +29,7 @@ from agentload_simbackend._wire import (
     SESSION_HEADER,
     TURN_HEADER,
     ServerTimes,
+    SimulatedModel,
     decode_id,
     encode_id,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "Rejected",
     "ServerTimes",
     "SimServer",
+    "SimulatedModel",
     "build_engine",
     "decode_id",
     "derived_figures",

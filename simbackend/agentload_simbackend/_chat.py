@@ -5,7 +5,8 @@ Fields that change nothing here (temperature, tools, ...) are accepted and ignor
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -44,8 +45,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
 
 class _Function(msgspec.Struct):
-    name: str = ""
-    arguments: str = ""
+    name: str | None = None
+    arguments: str | None = None
 
 
 class _ToolCall(msgspec.Struct):
@@ -65,11 +66,31 @@ class _Message(msgspec.Struct):
 _requests = msgspec.json.Decoder(ChatRequest)
 _messages = msgspec.json.Decoder(_Message)
 
+_Decoded = TypeVar("_Decoded")
+
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair of surrogates: one character
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"  # one without the other
+    rb"|\\."
+)
+
+
+def _decode(decoder: msgspec.json.Decoder[_Decoded], data: bytes | msgspec.Raw) -> _Decoded:
+    """Decode JSON, with U+FFFD for each lone surrogate: models' answers are cut within a character at times,
+    and clients send them back so."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        mended = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], bytes(data))
+        return decoder.decode(mended)
+
 
 def parse_chat(body: bytes) -> ChatRequest:
     """Read a request. Raises `ApiError` (400), naming the field that is wrong."""
     try:
-        request = _requests.decode(body)
+        request = _decode(_requests, body)
     except msgspec.ValidationError as error:
         raise bad_field(error) from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -89,7 +110,7 @@ def message_texts(message: bytes | msgspec.Raw, index: int) -> list[str]:
     call. No chat template is counted, nor images and sounds. Raises `ApiError` (400) naming the field.
     """
     try:
-        parsed = _messages.decode(message)
+        parsed = _decode(_messages, message)
     except msgspec.ValidationError as error:
         raise bad_field(error, f"messages[{index}]") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -101,5 +122,5 @@ def message_texts(message: bytes | msgspec.Raw, index: int) -> list[str]:
         texts.extend(part.text for part in parsed.content if part.text is not None)
     for call in parsed.tool_calls or ():
         if call.function is not None:
-            texts += (call.function.name, call.function.arguments)
+            texts += (call.function.name or "", call.function.arguments or "")
     return texts

@@ -21,6 +21,7 @@ from agentload_simbackend._specs import (
     LpuRack,
     Mode,
 )
+from agentload_simbackend._wire import SimulatedModel
 from agentload_traces import SpecError
 
 _HEADLINE = re.compile(r"(decode|speculation|link)\.(?!chip\.|rack\.)")
@@ -138,6 +139,10 @@ class Deployment:
         for number in numbers_of(self.decode_chip, "decode.chip"):
             if not number.path.startswith("decode.chip.prefill."):
                 yield number
+
+    def about(self) -> SimulatedModel:
+        """What a server of it tells its clients, so that their reports can say it too."""
+        return SimulatedModel(self.mode, self.spec_sha256, tuple(self.conditions()))
 
     def conditions(self) -> list[str]:
         """What any number that this deployment gives holds for: one sentence each.

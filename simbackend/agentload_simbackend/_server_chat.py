@@ -49,8 +49,13 @@ class ChatApi:
         """Answer one request."""
         arrived_ns = self._clock()
         chat = parse_chat(await request.read())
-        if chat.stream and request.version < (1, 1):
-            raise ApiError("A streamed answer needs HTTP/1.1.", param="stream")
+        version = request.version
+        if chat.stream and version < (1, 1):
+            raise ApiError(
+                f"A streamed answer needs HTTP/1.1, and this request is HTTP/{version.major}.{version.minor}."
+                ' Use HTTP/1.1, or "stream": false.',
+                param="stream",
+            )
         messages = bytes(chat.messages)
         conversation = self._conversations.find(request.headers, messages)
         conversation.running += 1

@@ -15,6 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from agentload_simbackend._api import PromptRun
+from agentload_simbackend._server_errors import bad_json
 from agentload_traces._tokens import encode
 
 BLOCK_TOKENS = 64
@@ -32,8 +33,14 @@ _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def split_messages(messages: bytes) -> list[msgspec.Raw]:
-    """Return the elements of a serialised JSON array."""
-    return _split(messages)
+    """Return the elements of a serialised JSON array. Raises `ApiError` (400) if they nest too deep.
+
+    How deep is too deep depends on the caller's own depth, so what was parsed before may be refused here.
+    """
+    try:
+        return _split(messages)
+    except RecursionError as error:
+        raise bad_json(error) from error
 
 
 class PromptIndex:

@@ -72,7 +72,7 @@ class Conversations:
         self._by_opening: dict[bytes, dict[str, Conversation]] = {}
 
     def find(self, headers: Mapping[str, str], messages: bytes) -> Conversation:
-        """Return the conversation of a request; may raise `msgspec.DecodeError` for wrong messages."""
+        """Return the conversation of a request; raises `ApiError` if the messages nest too deep."""
         session_id = header_id(headers, SESSION_HEADER)
         if session_id is None:
             conversation = self._by_messages(messages)

@@ -38,6 +38,17 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True):
     server_ns: int
 
 
+class SimulatedModel(msgspec.Struct, frozen=True):
+    """The object `agentload` of a model in `/v1/models`: that it is simulated, and what its numbers rest on.
+
+    mode: co-execution mode. spec_sha256: of the specs. conditions: see `Deployment.conditions`.
+    """
+
+    mode: str
+    spec_sha256: str
+    conditions: tuple[str, ...]
+
+
 def encode_id(text: str) -> str:
     """Put an id into a header's value: percent-encoded UTF-8, all but letters, digits and `-._~`.
 

@@ -3,9 +3,11 @@
 from agentload_traces._errors import AgentloadError, RunDirectoryError, SpecError, TraceError
 from agentload_traces._filler import filler
 from agentload_traces._info import TraceInfo, trace_info
+from agentload_traces._printable import decodable, printable
 from agentload_traces._problems import ImportReport, Position, TraceProblem, TraceProblemError
 from agentload_traces._reader import TraceReader, open_trace
 from agentload_traces._records import Message, PrefixBlocks, Session, ToolCall, Turn
+from agentload_traces._replacing import replacing_file
 from agentload_traces._results import Manifest, RequestRow, ToolCallRow
 from agentload_traces._rundir import RunWriter
 from agentload_traces._rundir_reader import RunReader
@@ -35,9 +37,12 @@ __all__ = [
     "TraceReader",
     "Turn",
     "count_tokens",
+    "decodable",
     "filler",
     "list_samples",
     "open_trace",
+    "printable",
+    "replacing_file",
     "sample_path",
     "trace_info",
     "write_trace",

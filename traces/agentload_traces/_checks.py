@@ -6,7 +6,6 @@ among those before it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -16,23 +15,36 @@ from agentload_traces._records import UINT64_MAX, Turn
 Finding = tuple[str, str]
 """(field, message)"""
 
-INT64_MAX = 2**63 - 1
+MAX_COUNT = 2**53
+"""The most tokens that a count may tell; exact as a float, too."""
+
+MAX_WAIT_MS = 10_000_000_000
+"""The longest delay or duration of a turn or tool call: no agent waits 116 days, a wrong unit looks so."""
+
+MAX_START_MS = 100_000_000_000_000
+"""The latest recorded send time; milliseconds since 1970 are 2% of it, microseconds are above it."""
 
 _TURN_COUNTS = ("input_tokens", "output_tokens", "new_input_tokens", "cached_input_tokens")
 _CALL_COUNTS = ("arguments_tokens", "result_tokens")
-_TURN_TIMES = ("start_ms", "delay_ms", "ttft_ms", "duration_ms")
+_TURN_WAITS = ("delay_ms", "ttft_ms", "duration_ms")
 
 
 def _wrong_count(value: int | None) -> str | None:
-    if value is None or 0 <= value <= INT64_MAX:
+    if value is None or 0 <= value <= MAX_COUNT:
         return None
-    return f"must be 0 or more, is {value}" if value < 0 else f"is {value}, more than 2^63 - 1"
+    return f"must be 0 or more, is {value}" if value < 0 else f"is {value}, more than 2^53"
 
 
-def _wrong_time(value: float | None) -> str | None:
-    if value is None or 0 <= value < math.inf:
+def _wrong_wait(value: float | None) -> str | None:
+    if value is None or 0 <= value <= MAX_WAIT_MS:  # NaN is not
         return None
-    return f"must be a finite number of ms, 0 or more, is {value}"
+    return f"must be 0 to {MAX_WAIT_MS:,} ms (116 days), is {value}"
+
+
+def _wrong_start(value: float | None) -> str | None:
+    if value is None or 0 <= value <= MAX_START_MS:
+        return None
+    return f"must be 0 to {MAX_START_MS:,} ms, is {value}"
 
 
 def check_ids(turn: Turn) -> Iterator[Finding]:
@@ -44,7 +56,7 @@ def check_ids(turn: Turn) -> Iterator[Finding]:
 
 
 def check_counts(turn: Turn) -> Iterator[Finding]:
-    """Token counts are not negative and fit in 63 bits."""
+    """Token counts are not negative and at most 2^53."""
     for field in _TURN_COUNTS:
         if message := _wrong_count(getattr(turn, field)):
             yield field, message
@@ -59,9 +71,11 @@ def check_parts(turn: Turn) -> Iterator[Finding]:
 
 
 def check_times(turn: Turn) -> Iterator[Finding]:
-    """Times and durations are finite and not negative."""
-    for field in _TURN_TIMES:
-        if message := _wrong_time(getattr(turn, field)):
+    """Times and durations are numbers of milliseconds that can be."""
+    if message := _wrong_start(turn.start_ms):
+        yield "start_ms", message
+    for field in _TURN_WAITS:
+        if message := _wrong_wait(getattr(turn, field)):
             yield field, message
 
 
@@ -78,9 +92,9 @@ def check_blocks(turn: Turn) -> Iterator[Finding]:
 
 def wrong_block_size(block_tokens: int) -> str | None:
     """Return what is wrong with a number of tokens as the size of a block."""
-    if 1 <= block_tokens <= INT64_MAX:
+    if 1 <= block_tokens <= MAX_COUNT:
         return None
-    return f"must be 1 to 2^63 - 1, is {block_tokens}"
+    return f"must be 1 to 2^53, is {block_tokens}"
 
 
 def wrong_block_ids(
@@ -108,9 +122,9 @@ def wrong_block_ids(
 
 
 def check_tool_calls(turn: Turn) -> Iterator[Finding]:
-    """The counts and durations of tool calls are not negative."""
+    """The counts and durations of tool calls are as those of turns."""
     for index, call in enumerate(turn.tool_calls):
-        if message := _wrong_time(call.duration_ms):
+        if message := _wrong_wait(call.duration_ms):
             yield f"tool_calls[{index}].duration_ms", message
         for field in _CALL_COUNTS:
             if message := _wrong_count(getattr(call, field)):

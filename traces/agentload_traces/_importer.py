@@ -24,7 +24,8 @@ _LINES_LOOKED_AT = 200
 class Head:
     """The beginning of a file, by which its format is recognised; file names are not looked at.
 
-    data: the first MiB, decompressed, without byte order mark. compressed: whether the file is zstd.
+    data: the first MiB, or the first line if that is longer; decompressed, without byte order mark.
+    compressed: whether the file is zstd.
     """
 
     data: bytes
@@ -32,7 +33,11 @@ class Head:
 
     @cached_property
     def _lines(self) -> list[tuple[bytes, frozenset[str] | None]]:
-        lines = (line for line in self.data.split(b"\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT] if line.strip())
+        lines = (
+            line
+            for line in self.data.lstrip().split(b"\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]
+            if line.strip()
+        )
         return [(line, _keys(line)) for line in lines]
 
     def has_line_with(self, *keys: str, without: tuple[str, ...] = ()) -> bool:

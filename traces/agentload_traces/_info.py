@@ -55,7 +55,7 @@ class TraceInfo(msgspec.Struct, kw_only=True):
 def trace_info(trace: TraceReader | str | Path) -> TraceInfo:
     """Read a trace through and return its totals; raises as `open_trace` and `TraceReader.turns` do."""
     reader = trace if isinstance(trace, TraceReader) else open_trace(trace)
-    info = TraceInfo(file=str(reader.path), format=reader.format, tool_calls_known=reader.tool_calls_known)
+    info = TraceInfo(file=reader.name, format=reader.format, tool_calls_known=reader.tool_calls_known)
     models: set[str] = set()
     agents: set[str] = set()
     session_id: str | None = None

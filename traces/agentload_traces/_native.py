@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -35,18 +35,17 @@ NATIVE_JSONL = Importer(
 )
 
 
-def write_jsonl(path: Path, turns: Iterable[Turn], *, compress: bool) -> None:
+def write_jsonl(file: BinaryIO, turns: Iterable[Turn], *, compress: bool) -> None:
     """Write turns as JSON lines, as they come; `compress` makes one zstd frame of them."""
-    with path.open("wb") as raw:
-        if not compress:
-            for piece in _encoded(turns):
-                raw.write(piece)
-            return
-        import zstandard
+    if not compress:
+        for piece in _encoded(turns):
+            file.write(piece)
+        return
+    import zstandard
 
-        with zstandard.ZstdCompressor(level=_ZSTD_LEVEL).stream_writer(raw, closefd=False) as packed:
-            for piece in _encoded(turns):
-                packed.write(piece)
+    with zstandard.ZstdCompressor(level=_ZSTD_LEVEL).stream_writer(file, closefd=False) as packed:
+        for piece in _encoded(turns):
+            packed.write(piece)
 
 
 def _encoded(turns: Iterable[Turn]) -> Iterator[bytes]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -13,10 +14,10 @@ from agentload_traces._errors import TraceError
 from agentload_traces._importer import Head, Importer
 from agentload_traces._json import describe
 from agentload_traces._known_fields import TurnDecoder
-from agentload_traces._polars_schema import schema_of
+from agentload_traces._polars_schema import parquet_source, schema_of
 from agentload_traces._problems import ImportReport, Position
 from agentload_traces._records import Turn
-from agentload_traces._source import Source
+from agentload_traces._source import IS_EMPTY, Source
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,10 +45,13 @@ def _read(source: Source, report: ImportReport) -> Iterator[tuple[Position, Turn
     name, number = source.name, 0
     decoder = TurnDecoder(name, report)
     try:
-        _refuse_other_format(name, pl.read_parquet_metadata(source.path).get(_FORMAT_KEY, _FORMAT))
-        frame = pl.scan_parquet(source.path, glob=False)
+        file = parquet_source(source.path)
+        _refuse_other_format(name, pl.read_parquet_metadata(file).get(_FORMAT_KEY, _FORMAT))
+        frame = pl.scan_parquet(file, glob=False)
         columns = frame.collect_schema().names()
         rows_total = frame.select(pl.len()).collect().item()
+        if not rows_total:
+            raise TraceError(f"{name}: {IS_EMPTY}")
         known = [column for column in columns if column in Turn.__struct_fields__]
         if missing := [column for column in _REQUIRED if column not in known]:
             raise TraceError(f"{name}: Parquet without column {missing[0]!r}; a trace has one row a turn")
@@ -99,16 +103,17 @@ NATIVE_PARQUET = Importer(
 )
 
 
-def write_parquet(path: Path, turns: Iterable[Turn]) -> None:
+def write_parquet(file: BinaryIO, turns: Iterable[Turn]) -> None:
     """Write turns as Parquet, a batch of them in memory at a time; an error of `turns` is passed on.
 
-    Raises `OSError` where it cannot be written.
+    A signal's exception (Ctrl-C) ends it at the next turn. Raises `OSError` where it cannot be written.
     """
     import polars as pl
     from polars.io.plugins import register_io_source
 
     schema = schema_of(Turn)
-    made = _batches(turns)
+    stop = threading.Event()
+    made = _batches(_until(stop, turns))
     first = next(made, [])
 
     def frames(
@@ -121,16 +126,48 @@ def write_parquet(path: Path, turns: Iterable[Turn]) -> None:
     # A row group is held in memory whole, by writer and reader: as many rows as the first batch took.
     row_group_rows = max(_LEAST_ROWS, len(first))
     source = register_io_source(frames, schema=schema)
+    # Into an open file, not a path: what still runs in Polars after Ctrl-C must not make the file again.
+    sink = functools.partial(
+        source.sink_parquet,
+        file,
+        compression="zstd",
+        row_group_size=row_group_rows,
+        maintain_order=True,
+        metadata={_FORMAT_KEY: _FORMAT},
+    )
     try:
-        source.sink_parquet(
-            path,
-            compression="zstd",
-            row_group_size=row_group_rows,
-            maintain_order=True,
-            metadata={_FORMAT_KEY: _FORMAT},
-        )
+        _call_interruptibly(sink, stop)
     except pl.exceptions.PolarsError as error:  # what the operating system said, in words of Polars
         raise OSError(str(error).splitlines()[0]) from None
+
+
+def _call_interruptibly(sink: Callable[[], object], stop: threading.Event) -> None:
+    """Call `sink` in a thread, so that the main thread, which waits in Polars for no signal, can take one."""
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            sink()
+        except BaseException as error:  # whatever it is, it is raised where the caller is
+            failed.append(error)
+
+    thread = threading.Thread(target=call, name="write-parquet")
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        stop.set()
+        thread.join()
+        raise
+    if failed:
+        raise failed[0]
+
+
+def _until(stop: threading.Event, turns: Iterable[Turn]) -> Iterator[Turn]:
+    for turn in turns:
+        if stop.is_set():
+            return
+        yield turn
 
 
 def _batches(turns: Iterable[Turn]) -> Iterator[list[Turn]]:

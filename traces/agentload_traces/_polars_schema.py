@@ -1,18 +1,32 @@
-"""How records look as rows of Polars: derived from the records, so that a new field is a new column."""
+"""How records look as rows of Polars: derived from the records, so that a new field is a new column. Files, too."""
 
 from __future__ import annotations
 
 import types
 import typing
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentload_traces._records import BlockId
+from agentload_traces._results import Int64
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+def parquet_source(path: Path) -> Path | bytes:
+    """Return what Polars reads a file from: its path, or its content where the path is not UTF-8.
+
+    Raises `OSError` for the latter.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # Polars takes no such path
+        return path.read_bytes()
+    return path
 
 
 @cache
@@ -40,6 +54,7 @@ def _column_type(hint: Any) -> pl.DataType:
     simple: dict[Any, pl.DataType] = {
         BlockId: pl.UInt64(),
         int: pl.Int64(),
+        Int64: pl.Int64(),
         float: pl.Float64(),
         str: pl.String(),
     }

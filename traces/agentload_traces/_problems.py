@@ -9,6 +9,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from agentload_traces._errors import TraceError
+from agentload_traces._printable import printable
 
 PROBLEMS_KEPT = 100
 """How many problems a report holds; all are counted."""
@@ -25,7 +26,7 @@ class Position(NamedTuple):
 
 
 class TraceProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong in a trace; `str()` is one line, `path:line: field: message`.
+    """One thing that is wrong in a trace; `str()` is one printable line, `path:line: field: message`.
 
     path: the file. line: its line, from 1; `None` where lines mean nothing (a JSON document, the whole file).
     field: what is wrong in it, as the file names it ("input_length", "requests[17].in"); `None` is all of it.
@@ -40,7 +41,7 @@ class TraceProblem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return ": ".join(part for part in (place, self.field, self.message) if part)
+        return printable(": ".join(part for part in (place, self.field, self.message) if part))
 
 
 class TraceProblemError(TraceError):

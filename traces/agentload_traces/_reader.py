@@ -12,20 +12,20 @@ from agentload_traces._importer import Head, Importer, ToolCallsKnown
 from agentload_traces._importers import IMPORTERS
 from agentload_traces._problems import ImportReport
 from agentload_traces._records import Session, Turn
-from agentload_traces._source import HEAD_BYTES, Source
+from agentload_traces._source import HEAD_BYTES, IS_EMPTY, Source
 
 
 class TraceReader:
     """A trace to read, as often as wanted; made by `open_trace`.
 
-    path: the file. format: name of its importer.
+    path: the file; name: its path as text for people. format: name of its importer.
     report: what became of the lines, of the reading that goes on or was last finished.
     """
 
     def __init__(self, source: Source, importer: Importer, *, strict: bool) -> None:
         self.path = source.path
         self._source = source
-        self._name = source.name
+        self.name = source.name
         self._importer = importer
         self._strict = strict
         self.report = ImportReport(importer.name, strict=strict)
@@ -51,7 +51,7 @@ class TraceReader:
         Every call reads from the start, with a new `report`. Raises `TraceProblemError` at the first problem
         if the trace was opened with `strict`, `TraceError` if the file cannot be read any more.
         """
-        source = self._source = Source(self._name)
+        source = self._source = Source(self.path)
         report = self.report = ImportReport(self._importer.name, strict=self._strict)
         rules = SessionRules()
         for where, turn in self._importer.read(source, report):
@@ -92,11 +92,11 @@ def open_trace(path: str | Path, *, format: str | None = None, strict: bool = Fa
     source = Source(path)
     head = Head(source.head(), source.compressed)
     if not head.data.strip():
-        raise TraceError(f"{path}: {source.cut or 'is empty'}; a trace has at least one turn")
+        raise TraceError(f"{source.name}: {source.cut or IS_EMPTY}")
     if importer is None:
         importer = next((known for known in IMPORTERS if known.recognises(head)), None)
     if importer is None:
-        raise TraceError(f"{path}: {_unlike_any(head)}; formats: {_names()} (`--format` names one)")
+        raise TraceError(f"{source.name}: {_unlike_any(head)}; formats: {_names()} (`--format` names one)")
     return TraceReader(source, importer, strict=strict)
 
 

@@ -14,7 +14,8 @@ For a turn, with `gate` the thing it waited for longest (or the start of its ses
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -23,6 +24,9 @@ RequestStatus = Literal["ok", "failed", "skipped"]
 
 Clock = Literal["virtual", "wall"]
 RunStatus = Literal["running", "complete", "interrupted"]
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What an integer column of a table can hold; checked when a row is read or recorded, not when it is made."""
 
 
 class RequestRow(msgspec.Struct, kw_only=True):
@@ -42,38 +46,38 @@ class RequestRow(msgspec.Struct, kw_only=True):
 
     session_id: str
     turn_id: str
-    turn_index: int
-    session_turns: int | None = None
+    turn_index: Int64
+    session_turns: Int64 | None = None
     agent_id: str | None = None
-    agent_depth: int = 0
+    agent_depth: Int64 = 0
     trigger: str | None = None
     gate_turn_id: str | None = None
     status: RequestStatus = "ok"
     error: str | None = None
-    http_status: int | None = None
-    scheduled_ns: int | None = None
-    sent_ns: int | None = None
-    first_token_ns: int | None = None
-    end_ns: int | None = None
-    tool_ns: int = 0
-    think_ns: int = 0
-    queue_ns: int | None = None
-    prefill_ns: int | None = None
-    handoff_ns: int | None = None
-    first_token_wait_ns: int | None = None
-    decode_ns: int | None = None
-    client_ns: int | None = None
-    input_tokens: int = 0
-    sent_tokens: int | None = None
-    cached_tokens: int | None = None
-    reported_input_tokens: int | None = None
-    output_tokens_asked: int | None = None
-    output_tokens: int | None = None
-    reported_output_tokens: int | None = None
-    steps: int | None = None
-    replica: int | None = None
-    arrival_dt_us: list[int] | None = None
-    arrival_tokens: list[int] | None = None
+    http_status: Int64 | None = None
+    scheduled_ns: Int64 | None = None
+    sent_ns: Int64 | None = None
+    first_token_ns: Int64 | None = None
+    end_ns: Int64 | None = None
+    tool_ns: Int64 = 0
+    think_ns: Int64 = 0
+    queue_ns: Int64 | None = None
+    prefill_ns: Int64 | None = None
+    handoff_ns: Int64 | None = None
+    first_token_wait_ns: Int64 | None = None
+    decode_ns: Int64 | None = None
+    client_ns: Int64 | None = None
+    input_tokens: Int64 = 0
+    sent_tokens: Int64 | None = None
+    cached_tokens: Int64 | None = None
+    reported_input_tokens: Int64 | None = None
+    output_tokens_asked: Int64 | None = None
+    output_tokens: Int64 | None = None
+    reported_output_tokens: Int64 | None = None
+    steps: Int64 | None = None
+    replica: Int64 | None = None
+    arrival_dt_us: list[Int64] | None = None
+    arrival_tokens: list[Int64] | None = None
 
 
 class ToolCallRow(msgspec.Struct, kw_only=True):
@@ -81,21 +85,50 @@ class ToolCallRow(msgspec.Struct, kw_only=True):
 
     session_id: str
     turn_id: str
-    call_index: int
+    call_index: Int64
     name: str | None = None
     agent_id: str | None = None
-    start_ns: int
-    end_ns: int
-    result_tokens: int | None = None
+    start_ns: Int64
+    end_ns: Int64
+    result_tokens: Int64 | None = None
+
+
+def too_large_field(row: RequestRow | ToolCallRow) -> str | None:
+    """Return the first field of a row that holds an integer beyond `Int64`, or `None`."""
+    single, lists = _integer_fields(type(row))
+    for field in single:
+        value = getattr(row, field)
+        if value is not None and not _LEAST <= value <= _MOST:
+            return field
+    for field in lists:
+        values = getattr(row, field)
+        if values and not (min(values) >= _LEAST and max(values) <= _MOST):
+            return field
+    return None
+
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@cache
+def _integer_fields(row_type: type[RequestRow | ToolCallRow]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields that hold an integer, and those that hold a list of them."""
+    hints: dict[str, Any] = get_type_hints(row_type, include_extras=True)
+    return (
+        tuple(field for field, hint in hints.items() if Int64 in (hint, *get_args(hint))),
+        tuple(field for field, hint in hints.items() if list[Int64] in (hint, *get_args(hint))),
+    )
 
 
 class Manifest(msgspec.Struct, kw_only=True, omit_defaults=False):
     """`manifest.json` of a run directory.
 
     target: deployment name or URL. mode: co-execution mode, or "endpoint" for a URL.
-    conditions: what any headline number of this run holds for, one sentence each (estimates, fitted numbers).
+    conditions: what any headline number of this run holds for, one sentence each; the first says what kind
+        of numbers it rests on.
     options: the run's options that change its result (speed, concurrency, max_turns, ...).
     sessions_planned / turns_planned: what the run was to do, known when the trace is read; `None` before.
+    trace_lines_read / trace_lines_skipped: of the trace's lines, those read and those that were unusable.
     """
 
     format: int = 1
@@ -115,3 +148,5 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=False):
     ended_at: str | None = None
     sessions_planned: int | None = None
     turns_planned: int | None = None
+    trace_lines_read: int | None = None
+    trace_lines_skipped: int | None = None

@@ -10,19 +10,21 @@ from typing import Literal
 
 from agentload_traces._errors import RunDirectoryError
 from agentload_traces._journal import Journal
-from agentload_traces._results import Manifest, RequestRow, RequestStatus, ToolCallRow
+from agentload_traces._replacing import kind_of_file
+from agentload_traces._results import Manifest, RequestRow, RequestStatus, ToolCallRow, too_large_field
 from agentload_traces._run_lock import LOCK_NAME, RunLock, is_locked
 from agentload_traces._rundir_files import (
     MANIFEST_NAME,
     ROW_TYPES,
-    filter_journal,
+    filtered_journal,
+    is_readable,
     journal_lines,
     journal_path,
     journal_to_parquet,
     parquet_path,
     read_manifest,
     restore_journal,
-    temporary_path,
+    unfinished_files,
     write_manifest,
 )
 
@@ -57,10 +59,11 @@ class RunWriter:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(self.path)
             try:
-                if (self.path / MANIFEST_NAME).exists():
+                if is_readable(self.path / MANIFEST_NAME):
                     raise RunDirectoryError(
                         f"{self.path}: another run has just begun here; give another directory"
                     )
+                self._remove_unfinished()
                 write_manifest(self.path, manifest)
                 self._open_journals()
             except BaseException:
@@ -100,19 +103,32 @@ class RunWriter:
         write_manifest(self.path, manifest)
         for table in ROW_TYPES:
             parquet_path(self.path, table).unlink(missing_ok=True)
-            temporary_path(parquet_path(self.path, table)).unlink(missing_ok=True)
-            temporary_path(journal_path(self.path, table)).unlink(missing_ok=True)
+        self._remove_unfinished()
         self._open_journals()
 
+    def _remove_unfinished(self) -> None:
+        for left in unfinished_files(self.path):
+            left.unlink(missing_ok=True)
+
     def add_request(self, row: RequestRow) -> None:
-        """Append the row of a turn."""
+        """Append the row of a turn; `RunDirectoryError` for one with an integer that no column can hold."""
+        self._refuse_too_large(row)
         if self._requests.add(row) >= _BUFFER_BYTES:
             self.flush()
 
     def add_tool_call(self, row: ToolCallRow) -> None:
-        """Append the row of a tool call; before the row of the turn that waited for it."""
+        """Append the row of a tool call, before the row of the turn that waited for it; as `add_request`."""
+        self._refuse_too_large(row)
         if self._tool_calls.add(row) >= _BUFFER_BYTES:
             self.flush()
+
+    def _refuse_too_large(self, row: RequestRow | ToolCallRow) -> None:
+        """Keep out what would make the whole table unreadable."""
+        if field := too_large_field(row):
+            raise RunDirectoryError(
+                f"{self.path}: {field} of turn {row.turn_id!r} of session {row.session_id!r} does not fit in"
+                " 64 bits, so its row cannot be recorded; look for huge times or counts in the trace"
+            )
 
     def tick(self, now_ns: int) -> None:
         """Flush if a second of the caller's clock has passed since the last flush that a tick made."""
@@ -183,15 +199,16 @@ class RunWriter:
         """
         self._close_journals()
         try:
-            taken = {table: filter_journal(self.path, table, session_ids) for table in ROW_TYPES}
-            for table in ROW_TYPES:  # requests first: a request row implies the tool calls that it waited for
-                temporary_path(journal_path(self.path, table)).replace(journal_path(self.path, table))
+            with (
+                filtered_journal(self.path, "tool_calls", session_ids),
+                # Ends first: a request row implies the tool calls that it waited for.
+                filtered_journal(self.path, "requests", session_ids) as taken,
+            ):
+                pass
             self._open_journals()
         except OSError as error:
-            for table in ROW_TYPES:
-                temporary_path(journal_path(self.path, table)).unlink(missing_ok=True)
             raise _cannot_write(self.path, error) from None
-        return taken["requests"]
+        return taken
 
     def __enter__(self) -> RunWriter:
         return self
@@ -222,13 +239,18 @@ class RunWriter:
 
 
 def _refuse_to_overwrite(directory: Path) -> None:
-    if not directory.exists():
+    try:
+        kind = kind_of_file(directory)
+        if kind != "directory":
+            raise RunDirectoryError(f"{directory}: is a {kind or 'file'}; give a new directory for the run")
+        left = [directory / LOCK_NAME, *unfinished_files(directory)]
+        if all(path in left for path in directory.iterdir()):
+            return
+    except FileNotFoundError:
         return
-    if not directory.is_dir():
-        raise RunDirectoryError(f"{directory}: is a file; give a new directory for the run")
-    if all(path.name == LOCK_NAME for path in directory.iterdir()):
-        return
-    if not (directory / MANIFEST_NAME).exists():
+    except OSError as error:
+        raise _cannot_write(directory, error) from None
+    if not is_readable(directory / MANIFEST_NAME):
         raise RunDirectoryError(f"{directory}: holds other files; give a new directory for the run")
     if read_manifest(directory).status == "complete":
         raise RunDirectoryError(
@@ -248,7 +270,9 @@ def _resumable_manifest(directory: Path) -> Manifest:
 
 def _refuse_missing_tables(directory: Path) -> None:
     for table in ROW_TYPES:
-        if not journal_path(directory, table).exists() and not parquet_path(directory, table).exists():
+        if not is_readable(journal_path(directory, table)) and not is_readable(
+            parquet_path(directory, table)
+        ):
             raise RunDirectoryError(
                 f"{parquet_path(directory, table)}: is missing; without it the run cannot be resumed"
             )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ import msgspec
 
 from agentload_traces._errors import RunDirectoryError
 from agentload_traces._journal import extent
-from agentload_traces._polars_schema import schema_of
+from agentload_traces._polars_schema import parquet_source, schema_of
+from agentload_traces._replacing import kind_of_file, replacing_file, unfinished_forms
 from agentload_traces._results import Manifest, RequestRow, RequestStatus, ToolCallRow
 
 if TYPE_CHECKING:
@@ -45,9 +47,23 @@ def parquet_path(directory: Path, table: str) -> Path:
     return directory / f"{table}.parquet"
 
 
-def temporary_path(path: Path) -> Path:
-    """Where a file is written before it appears under its name."""
-    return path.with_name(path.name + ".tmp")
+def unfinished_files(directory: Path) -> list[Path]:
+    """What killed writers left of the files of a run directory; raises `OSError`."""
+    tables = [path(directory, table) for table in ROW_TYPES for path in (journal_path, parquet_path)]
+    return [left for path in (directory / MANIFEST_NAME, *tables) for left in unfinished_forms(path)]
+
+
+def is_readable(path: Path) -> bool:
+    """Tell whether a file is there; raises `RunDirectoryError` for one that cannot be read."""
+    try:
+        if kind := kind_of_file(path):
+            raise RunDirectoryError(f"{path}: is a {kind}, where a run has a file")
+        with path.open("rb"):
+            return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 class Key(msgspec.Struct):
@@ -60,11 +76,15 @@ class Key(msgspec.Struct):
 
 def read_manifest(directory: Path) -> Manifest:
     """Read `manifest.json`; a missing or foreign directory is a `RunDirectoryError`."""
-    if not directory.exists():
-        raise RunDirectoryError(f"{directory}: no such run directory")
-    if not directory.is_dir():
-        raise RunDirectoryError(f"{directory}: is a file; give the run directory")
     path = directory / MANIFEST_NAME
+    try:
+        kind = kind_of_file(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunDirectoryError(f"{directory}: no such run directory") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{directory}: cannot be read: {error.strerror or error}") from None
+    if kind != "directory":
+        raise RunDirectoryError(f"{directory}: is a {kind or 'file'}; give the run directory")
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -84,9 +104,9 @@ def read_manifest(directory: Path) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write `manifest.json` by rename."""
     path = directory / MANIFEST_NAME
-    temporary = temporary_path(path)
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    temporary.replace(path)
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    with replacing_file(path) as file:
+        file.write(content)
 
 
 def journal_to_parquet(directory: Path, table: str) -> None:
@@ -107,7 +127,7 @@ def scan_table(directory: Path, table: str) -> pl.LazyFrame:
     import polars as pl
 
     return pl.scan_parquet(
-        parquet_path(directory, table),
+        parquet_source(parquet_path(directory, table)),
         glob=False,  # a path with [, * or ? is no pattern
         schema=schema_of(ROW_TYPES[table]),
         missing_columns="insert",
@@ -118,38 +138,42 @@ def scan_table(directory: Path, table: str) -> pl.LazyFrame:
 def restore_journal(directory: Path, table: str) -> int:
     """Make a journal of whole rows, from the Parquet file if the run had been finished; count torn lines."""
     journal = journal_path(directory, table)
-    if journal.exists():
+    if is_readable(journal):
         with journal.open("rb") as file:
             whole_bytes, torn_lines = extent(file, ROW_TYPES[table])
         if torn_lines:
             os.truncate(journal, whole_bytes)
         return torn_lines
-    if parquet_path(directory, table).exists():
+    if is_readable(parquet_path(directory, table)):
         import polars as pl
 
-        temporary = temporary_path(journal)
         rows = scan_table(directory, table)
         try:
-            rows.sink_ndjson(temporary, maintain_order=True)
+            with replacing_file(journal) as new:
+                rows.sink_ndjson(new, maintain_order=True)
         except pl.exceptions.PolarsError as error:
             raise RunDirectoryError(
                 f"{parquet_path(directory, table)}: cannot be read: {str(error).splitlines()[0]}"
             ) from None
-        temporary.replace(journal)
     return 0
 
 
-def filter_journal(directory: Path, table: str, session_ids: Collection[str]) -> int:
-    """Write the rows of these sessions beside the journal; return how many others there are."""
+@contextmanager
+def filtered_journal(directory: Path, table: str, session_ids: Collection[str]) -> Iterator[int]:
+    """Write the rows of these sessions beside the journal and yield how many others there are.
+
+    They take the journal's place when the block ends without an exception.
+    """
     path = journal_path(directory, table)
     taken = 0
-    with temporary_path(path).open("wb") as file:
+    with replacing_file(path) as file:
         for key, line in journal_lines(path):
             if key.session_id in session_ids:
                 file.write(line)
             else:
                 taken += 1
-    return taken
+        file.flush()  # a full disk is met here, before anything takes a place
+        yield taken
 
 
 def journal_lines(path: Path) -> Iterator[tuple[Key, bytes]]:
@@ -167,16 +191,14 @@ def _sink_parquet(rows: pl.LazyFrame, path: Path) -> None:
     """
     import polars as pl
 
-    temporary = temporary_path(path)
-    try:
-        rows.sink_parquet(
-            temporary,
-            compression="zstd",
-            compression_level=3,
-            row_group_size=ROW_GROUP_ROWS,
-            maintain_order=True,
-        )
-    except pl.exceptions.PolarsError as error:  # what the operating system said, in words of Polars
-        temporary.unlink(missing_ok=True)
-        raise OSError(str(error).splitlines()[0]) from None
-    temporary.replace(path)
+    with replacing_file(path) as file:
+        try:
+            rows.sink_parquet(
+                file,
+                compression="zstd",
+                compression_level=3,
+                row_group_size=ROW_GROUP_ROWS,
+                maintain_order=True,
+            )
+        except pl.exceptions.PolarsError as error:  # what the operating system said, in words of Polars
+            raise OSError(str(error).splitlines()[0]) from None

@@ -11,7 +11,14 @@ from agentload_traces._errors import RunDirectoryError
 from agentload_traces._journal import extent
 from agentload_traces._polars_schema import schema_of
 from agentload_traces._results import Manifest
-from agentload_traces._rundir_files import ROW_TYPES, journal_path, parquet_path, read_manifest, scan_table
+from agentload_traces._rundir_files import (
+    ROW_TYPES,
+    is_readable,
+    journal_path,
+    parquet_path,
+    read_manifest,
+    scan_table,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,7 +40,7 @@ class RunReader:
     def incomplete(self) -> bool:
         """Whether rows may be missing: the run goes on, was interrupted or was killed."""
         return self.manifest.status != "complete" or any(
-            journal_path(self.path, table).exists() for table in ROW_TYPES
+            is_readable(journal_path(self.path, table)) for table in ROW_TYPES
         )
 
     @property
@@ -63,12 +70,12 @@ class RunReader:
         schema = schema_of(ROW_TYPES[table])
         content = self._journal(table)
         finished = parquet_path(self.path, table)
-        if content is None and not finished.exists():
+        if content is None and not is_readable(finished):
             content = self._journal(table)  # a run that is resumed just now goes back to journals
         if content is not None:
             whole = content[: extent(io.BytesIO(content), ROW_TYPES[table]).whole_bytes]
             return pl.scan_ndjson(whole, schema=schema) if whole else pl.LazyFrame(schema=schema)
-        if finished.exists():
+        if is_readable(finished):
             return scan_table(self.path, table)
         if self.manifest.status != "running":
             raise RunDirectoryError(f"{finished}: is missing; the run is {self.manifest.status} and had it")
@@ -79,8 +86,9 @@ class RunReader:
 
         A copy, not the file: a run that still writes would tear lines under our hands.
         """
+        path = journal_path(self.path, table)
         try:
-            return journal_path(self.path, table).read_bytes()
+            return path.read_bytes() if is_readable(path) else None
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import IO
 
 from agentload_traces._errors import TraceError
+from agentload_traces._printable import decodable
+from agentload_traces._replacing import kind_of_file
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 HEAD_BYTES = 1 << 20
-"""How much of a file (decompressed) is looked at to recognise its format."""
+"""How much of a file (decompressed) is looked at to recognise its format, and the first line to its end."""
+
+MAX_HEAD_BYTES = 1 << 26
+"""How far that is, for a first line without end: more than the block ids of a hundred million tokens."""
+
+IS_EMPTY = "is empty; a trace has at least one turn"
+"""What is wrong with a trace without anything in it."""
 
 _BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 15  # of a compressed file at a time: real traces expand up to 100-fold
@@ -21,7 +29,7 @@ _MAX_WINDOW_BYTES = 1 << 31  # what `zstd --long=31` may have used
 class Source:
     """A file that an importer reads.
 
-    name: the path as messages give it. size_bytes: as it lies on disk.
+    name: the path as messages give it, fit to be encoded. size_bytes: as it lies on disk.
     bytes_read: how much of it has been read so far.
     cut: why the data ended before the file said so (a truncated or damaged zstd frame); known once it is met.
 
@@ -30,7 +38,7 @@ class Source:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.name = str(path)
+        self.name = decodable(path)
         self.bytes_read = 0
         self.cut: str | None = None
         with self._open() as raw:
@@ -38,23 +46,35 @@ class Source:
         self.size_bytes = self.path.stat().st_size
 
     def _open(self) -> IO[bytes]:
-        if self.path.is_dir():
-            raise TraceError(f"{self.name}: is a directory; give a trace file")
         try:
+            kind = kind_of_file(self.path)
+            if kind == "directory":
+                raise TraceError(f"{self.name}: is a directory; give a trace file")
+            if kind is not None:
+                raise TraceError(
+                    f"{self.name}: is a {kind}; a trace is read more than once: save it to a file"
+                )
             return self.path.open("rb", buffering=HEAD_BYTES)
         except OSError as error:
             raise TraceError(f"{self.name}: cannot be read ({error.strerror or error})") from None
 
     def head(self) -> bytes:
-        """Return the first `HEAD_BYTES` of the data, decompressed."""
+        """Return the first `HEAD_BYTES` of the data, decompressed; more for a first line that goes on.
+
+        The keys by which a format is recognised may stand at the end of a line. Blank lines are none.
+        """
         head = bytearray()
         chunks = self._chunks()
+        begun = ended = False
         with contextlib.closing(chunks):
             for chunk in chunks:
                 head += chunk
-                if len(head) >= HEAD_BYTES:
+                line = chunk if begun else chunk.lstrip()
+                begun = begun or bool(line)
+                ended = ended or b"\n" in line
+                if len(head) >= (HEAD_BYTES if ended else MAX_HEAD_BYTES):
                     break
-        return bytes(head[:HEAD_BYTES]).removeprefix(_BOM)
+        return bytes(head[:MAX_HEAD_BYTES]).removeprefix(_BOM)
 
     def lines(self) -> Iterator[bytes]:
         """Yield line by line; a last line that `cut` ends early is yielded as far as it goes."""

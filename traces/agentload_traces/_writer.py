@@ -10,6 +10,7 @@ from agentload_traces._errors import TraceError
 from agentload_traces._native import write_jsonl
 from agentload_traces._parquet import write_parquet
 from agentload_traces._records import Turn
+from agentload_traces._replacing import replacing_file
 
 ENDINGS = (".jsonl", ".jsonl.zst", ".parquet")
 """Endings of a native trace's file name; they decide how it is written."""
@@ -27,24 +28,22 @@ def write_trace(path: str | Path, turns: Iterable[Turn]) -> int:
     The ending of `path` decides: `.jsonl`, `.jsonl.zst` or `.parquet`. The file appears when it is whole.
 
     Raises `TraceError` for a turn that a reader would refuse, for no turns at all, for another ending, and
-    where the file cannot be written; errors of `turns` pass through. Nothing is left behind then.
+    where the file cannot be written or is no regular file; errors of `turns` pass through. Nothing is left
+    behind then, and what was there stays as it was.
     """
     check_ending(path)
-    final = Path(path)
-    unfinished = final.with_name(final.name + ".tmp")
+    suffix = Path(path).suffix
     counted = _Checked(turns)
     try:
-        if final.suffix == ".parquet":
-            write_parquet(unfinished, counted)
-        else:
-            write_jsonl(unfinished, counted, compress=final.suffix == ".zst")
-        if counted.turns == 0:
-            raise TraceError(f"{path}: there is no turn to write")
-        unfinished.replace(final)
+        with replacing_file(path) as file:
+            if suffix == ".parquet":
+                write_parquet(file, counted)
+            else:
+                write_jsonl(file, counted, compress=suffix == ".zst")
+            if counted.turns == 0:
+                raise TraceError(f"{path}: there is no turn to write")
     except OSError as error:
         raise TraceError(f"{path}: cannot be written ({error.strerror or error})") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
     return counted.turns
 
 

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import msgspec
 
+from agentload_traces._checks import MAX_COUNT, MAX_START_MS, MAX_WAIT_MS
 from agentload_traces._importer import Head, Importer
 from agentload_traces._importers._blocks import fitting_blocks
 from agentload_traces._json import count_unknown_fields, json_lines
@@ -25,8 +26,9 @@ from agentload_traces._source import Source
 
 BLOCK_TOKENS = 512
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Ms = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+_SentMs = Annotated[float, msgspec.Meta(ge=0, le=MAX_START_MS)]
+_WaitMs = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_MS)]
 _GAP_UNKNOWN = (
     "a row with a timestamp and no delay is sent as soon as the row before it in its session is answered: "
     "the file does not tell how long that answer took"
@@ -39,10 +41,10 @@ _TEXT_FIELDS = ("text_input", "messages", "payload")
 class _Row(msgspec.Struct, frozen=True):
     input_length: _Count
     output_length: _Count | None = None
-    timestamp: _Ms | None = None
+    timestamp: _SentMs | None = None
     hash_ids: list[int] | None = None
     session_id: str | int | None = None
-    delay: _Ms | None = None
+    delay: _WaitMs | None = None
 
 
 class _Keys(msgspec.Struct, frozen=True):
@@ -140,7 +142,7 @@ def _turn(
 def _last_line_of_sessions(source: Source) -> dict[str, int]:
     """Return the last line of each session, so that a session is held no longer than it is open."""
     last: dict[str, int] = {}
-    for number, line in enumerate(Source(source.name).lines(), 1):
+    for number, line in enumerate(Source(source.path).lines(), 1):
         if b'"session_id"' in line:
             try:
                 session_id = _decode_session_id(_decode_keys(line).session_id)

@@ -13,6 +13,7 @@ and tool calls come out of them is in `_weka_graph`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -94,7 +95,7 @@ class _Conversation:
         self._drafts: list[tuple[Position, Draft, Request]] = []
         self._agent_ids: set[str] = set()
         self._last_number: dict[str, int] = {}
-        self._session_id = self._header(fields, "id", source.path.name.split(".")[0])
+        self._session_id = self._header(fields, "id", Path(source.name).name.split(".")[0])
         self._block_tokens = self._header(fields, "block_size", BLOCK_TOKENS, wrong_block_size)
         self._scope = _SCOPES[self._header(fields, "hash_id_scope", "local", _wrong_scope)]
         self.syntax_told = False

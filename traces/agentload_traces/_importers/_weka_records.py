@@ -6,34 +6,37 @@ from typing import Annotated, Any
 
 import msgspec
 
+from agentload_traces._checks import MAX_COUNT, MAX_START_MS, MAX_WAIT_MS
 from agentload_traces._json import DECODE_ERRORS, items
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+_SentSeconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_START_MS / 1000)]
+_WaitSeconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_MS / 1000)]
+_WaitMs = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_MS)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request, named as in the file; `type` may be anything and is looked at by the importer."""
 
-    t: _Seconds
+    t: _SentSeconds
     input: _Count = msgspec.field(name="in")
     out: _Count | None = None
     model: str | None = None
     hash_ids: list[int] | None = None
     input_types: tuple[str, ...] = ()
     stop: str | None = None
-    api_time: _Seconds | None = None
-    ttft: _Seconds | None = None
+    api_time: _WaitSeconds | None = None
+    ttft: _WaitSeconds | None = None
     type: Any = None
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """A sub-agent marker, without the requests nested in it."""
 
-    t: _Seconds | None = None
+    t: _SentSeconds | None = None
     agent_id: str | None = None
     subagent_type: str | None = None
-    duration_ms: _Seconds | None = None
+    duration_ms: _WaitMs | None = None
 
 
 class _Kind(msgspec.Struct, frozen=True):
