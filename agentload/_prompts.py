@@ -85,7 +85,7 @@ class PromptPlanner:
         return prompt
 
     def _own_key(self, turn: Turn) -> str:
-        return f"{self._session_id}/{turn.agent_id or ''}/{turn.turn_id}"
+        return f"{self._session_id}\0{turn.agent_id or ''}\0{turn.turn_id}"
 
     def _from_counts(self, turn: Turn, before: _Context) -> Prompt:
         total = turn.input_tokens
@@ -107,15 +107,15 @@ class PromptPlanner:
 
     def _from_blocks(self, turn: Turn, blocks: PrefixBlocks, before: _Context) -> Prompt:
         ids, size = blocks.ids, blocks.block_tokens
-        scope = self._session_id if blocks.scope == "session" else ""
+        scope = f"session\0{self._session_id}" if blocks.scope == "session" else "trace"
         whole = min(turn.input_tokens // size, len(ids))
         head = min(_equal_head(ids, before.block_ids), whole)
         runs = list(before.runs[:head])
-        runs += [PromptRun(f"{scope}:{block}", size) for block in ids[head:whole]]
+        runs += [PromptRun(f"{scope}\0block\0{block}", size) for block in ids[head:whole]]
         rest = turn.input_tokens - whole * size
         if rest:
             block = self._block_at(turn, ids, whole, rest, size)
-            key = self._own_key(turn) if block is None else f"{scope}:{block}"
+            key = self._own_key(turn) if block is None else f"{scope}\0block\0{block}"
             runs.append(PromptRun(key, rest))
         shared = head * size
         if head < min(len(runs), len(before.runs)) and runs[head].key == before.runs[head].key:

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from agentload_simbackend import Deployment, SimulatedModel
-from agentload_traces import AgentloadError, Manifest, RunReader
+from agentload_traces import AgentloadError, Manifest, RunReader, decodable
 
 _RECORDED = ("concurrency", "speed", "max_turns", "model", "timeout_s", "trace_format", "strict", "arrivals")
 
@@ -57,8 +57,7 @@ def new_manifest(options: ReplayOptions, deployment: Deployment | SimulatedModel
         seed=options.seed,
         target=options.target,
         mode=simulated.mode if simulated else "endpoint",
-        # Names of files need not be UTF-8, JSON must.
-        trace=os.fsencode(options.trace).decode("utf-8", "replace"),
+        trace=decodable(options.trace),
         trace_sha256=trace_sha256(options.trace),
         spec_sha256=simulated.spec_sha256 if simulated else None,
         conditions=simulated.conditions if simulated else (),

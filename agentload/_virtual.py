@@ -120,7 +120,7 @@ class VirtualRun:
                 request_id=self._requests,
                 session_id=turn.session_id,
                 turn_id=turn.turn_id,
-                context_id=f"{turn.session_id}/{turn.agent_id or ''}",
+                context_id=f"{turn.session_id}\0{turn.agent_id or ''}",
                 prompt_runs=playing.planner.plan(turn).runs,
                 input_tokens=turn.input_tokens,
                 output_tokens=asked_tokens(turn),

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import vl_convert
 
 from agentload._cli import main
 
@@ -38,3 +39,34 @@ def data_of(spec: dict[str, object]) -> list[dict[str, object]]:
     datasets = spec["datasets"]
     assert isinstance(datasets, dict)
     return [row for rows in datasets.values() for row in rows]
+
+
+def _svg(spec: dict[str, object]) -> str:
+    """A plot as it is drawn, 1,000 pixels wide."""
+    wide = {**spec, "width": 1_000}
+    svg: str = vl_convert.vegalite_to_svg(wide)
+    return svg
+
+
+def _paths(spec: dict[str, object], mark: str) -> list[str]:
+    svg = _svg(spec)
+    groups = re.findall(rf'<g class="{mark} [^"]*marks"[^>]*>(.*?)</g>', svg, re.S)
+    return [path for group in groups for path in re.findall(r' d="([^"]*)"', group)]
+
+
+def drawn(spec: dict[str, object], mark: str) -> int:
+    """How many pieces of a kind ("mark-line", "mark-symbol") a plot has; a line that breaks has several."""
+    return sum(path.count("M") for path in _paths(spec, mark))
+
+
+def bar_heights(spec: dict[str, object]) -> list[float]:
+    """The heights of the bars of a plot, in pixels."""
+    found = (re.fullmatch(r"M[^hv]*h[^hv]*v([^hv]*)h[^hv]*Z", path) for path in _paths(spec, "mark-rect"))
+    return [float(path[1]) for path in found if path]
+
+
+def axis_labels(spec: dict[str, object], axis: str = "X") -> list[int]:
+    """The labels of an axis of a plot, in order."""
+    found = re.search(rf'aria-label="{axis}-axis.*?role-axis-label(.*?)</g>', _svg(spec), re.S)
+    assert found
+    return [int(label) for label in re.findall(r">([^<]+)</text>", found[1])]

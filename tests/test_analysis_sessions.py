@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_rows import MS, agent_session, failed_row, skipped_row, turn_row
+from run_rows import MS, agent_session, failed_row, skipped_row, turn_row, write_run
 
-from agentload_analysis import critical_path, sessions
+from agentload_analysis import critical_path, sessions, summarise
 from agentload_traces import RequestRow
 
 PARTS = ("queue", "prefill", "handoff", "first_token_wait", "decode", "tool", "think", "client")
@@ -174,3 +175,21 @@ def test_a_session_with_fewer_rows_than_it_was_to_have_is_cut_off_and_not_whole(
     assert table["answered_whole"].to_list() == [False, True, True]
     assert table["session_turns"].to_list() == [7, 3, None]
     assert table["session_ns"].null_count() == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=9))
+def test_sessions_at_once_are_those_that_a_count_at_every_start_finds(
+    tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int, int]]
+) -> None:
+    rows = []
+    for number, (start, think, length) in enumerate(spans):
+        first = turn_row(f"s{number}", "a", 0, None, origin_ns=start * MS, think_ns=think * MS)
+        last = failed_row(f"s{number}", "b", 1, first, "boom")
+        last.end_ns = (last.scheduled_ns or 0) + length * MS
+        rows += [first, last, skipped_row(f"s{number}", "c", 2)]
+    summary = summarise(write_run(tmp_path_factory.mktemp("t") / "run", rows))
+    ends = [start + max(think + length, 0.1) for start, think, length in spans]
+    starts = [start for start, _, _ in spans]
+    at_once = [sum(s <= at < e for s, e in zip(starts, ends, strict=True)) for at in starts]
+    assert summary["sessions_at_once_max"] == max(at_once)
+    assert summary["session_start_times"] == len(set(starts))

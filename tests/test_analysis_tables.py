@@ -58,7 +58,7 @@ def measured_rows(draw: st.DrawFn) -> list[RequestRow]:
             None,
             phases_ns=tuple(draw(st.integers(0, 1_000)) * 1_000 for _ in range(5)),  # type: ignore[arg-type]
             told=draw(st.booleans()),
-            input_tokens=draw(st.sampled_from([0, 8_191, 8_192, 100_000, 2_000_000])),
+            input_tokens=draw(st.sampled_from([0, 7_999, 8_000, 100_000, 2_000_000])),
             output_tokens=draw(st.integers(1, 40)),
             arrival_dt_us=[draw(st.integers(0, 50)) for _ in range(count)],
             arrival_tokens=[draw(st.integers(1, 4)) for _ in range(count)],
@@ -132,7 +132,7 @@ def test_every_table_equals_plain_python(
     assert [row["turn_index"] for row in by_turn] == sorted({row.turn_index for row in rows})
     for table_row in by_turn:
         check(table_row, [row for row in rows if row.turn_index == table_row["turn_index"]])
-    edges = {0: (0, 8_191), 8_192: (8_192,), 65_536: (100_000,), 1_048_576: (2_000_000,)}
+    edges = {0: (0, 7_999), 8_000: (8_000,), 64_000: (100_000,), 1_024_000: (2_000_000,)}
     by_context = per_context(requests).collect().to_dicts()
     assert sum(row["turns"] for row in by_context) == len(rows)
     for table_row in by_context:
@@ -143,7 +143,7 @@ def test_every_table_equals_plain_python(
 
 
 def test_context_buckets_have_names(tmp_path: Path) -> None:
-    lengths = [0, 8_192, 20_000, 131_072, 300_000, 1_048_575, 1_048_576]
+    lengths = [7_999, 8_000, 20_000, 128_000, 300_000, 1_023_999, 1_024_000]
     rows = [turn_row("s", f"t{n}", n, None, input_tokens=length) for n, length in enumerate(lengths)]
     assert per_context(frame(rows, tmp_path)).collect()["context"].to_list() == [
         *("0K-8K", "8K-16K", "16K-32K", "128K-256K", "256K-512K", "512K-1024K", "1024K and more")
@@ -287,6 +287,18 @@ def test_what_the_endpoint_does_not_tell_is_unknown_not_zero(tmp_path: Path) -> 
     assert summary["queue_ms"] == {"count": 0, "p50": None, "p90": None, "p99": None, "max": None}
     assert summary["session_split_s"]["first_token_wait"]["sum"] > 0
     assert summary["session_split_s"]["prefill"]["sum"] == 0
+
+
+def test_tokens_asked_for_are_summed_over_answers_and_unknown_unless_known_of_all(tmp_path: Path) -> None:
+    rows = agent_session(1, 3)
+    for row in rows:
+        row.output_tokens_asked = 50
+    failed = failed_row("session-1", "t3", 3, rows[-1], "HTTP 500")
+    failed.output_tokens_asked = 1_000
+    assert summarise(write_run(tmp_path / "a", [*rows, failed]))["output_tokens_asked_total"] == 150
+    rows[1].output_tokens_asked = None
+    assert summarise(write_run(tmp_path / "b", rows))["output_tokens_asked_total"] is None
+    assert summarise(write_run(tmp_path / "c", [failed]))["output_tokens_asked_total"] is None
 
 
 def test_damaged_rows_give_one_clear_line(tmp_path: Path) -> None:

@@ -195,6 +195,10 @@ def test_fields_of_other_dialects_are_counted(tmp_path: Path) -> None:
         ({"input_length": 1, "delay": "1"}, "delay"),
         ({"input_length": 1, "hash_ids": ["a"]}, "hash_ids[0]"),
         ({"input_length": 1, "session_id": []}, "session_id"),
+        ({"input_length": 2**53 + 1}, "input_length"),
+        ({"input_length": 1, "output_length": 10**400}, "output_length"),
+        ({"input_length": 1, "timestamp": 1.1e14}, "timestamp"),
+        ({"input_length": 1, "delay": 1e308}, "delay"),
     ],
 )
 def test_wrong_values_name_their_field(tmp_path: Path, row: dict[str, object], field: str) -> None:

@@ -254,6 +254,17 @@ def test_a_bad_record_is_named_and_its_chain_closed(
     assert (reader.report.lines_read, reader.report.lines_skipped) == (3, 1)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("in", 2**53 + 1), ("out", 10**400), ("t", 1e308), ("api_time", 1.1e7), ("ttft", 1e300)],
+)
+def test_a_huge_value_costs_only_its_record(tmp_path: Path, field: str, value: float) -> None:
+    reader, turns = read(tmp_path, request(0), {**request(10), field: value}, request(20))
+    assert [turn.turn_id for turn in turns] == ["0", "2"]
+    (problem,) = reader.report.problems
+    assert (problem.field, problem.kept) == (f"requests[1].{field}", False)
+
+
 def test_a_bad_nested_record_costs_only_itself(tmp_path: Path) -> None:
     reader, turns = read(
         tmp_path,

@@ -105,7 +105,7 @@ def test_damaged_lines_are_told_in_the_headline(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("options", "loop"),
     [
-        ({"concurrency": None, "speed": 1.0}, "open loop at recorded starts; speed 1.0"),
+        ({"concurrency": None, "speed": 1.0}, "; open loop: sessions start as recorded; speed 1.0"),
         ({"concurrency": 1}, "closed loop, 1 session at a time"),
         ({"concurrency": 12}, "closed loop, 12 sessions at a time"),
         ({"speed": 2.0, "strict": False, "arrivals": True, "trace_format": "weka"}, "speed 2.0; seed 7"),
@@ -163,7 +163,7 @@ def test_answers_in_one_arrival_have_no_speed_and_the_report_says_how_many(
     text = words(report(capsys, write_run(tmp_path / "run", rows)))
     assert "4 answers came whole in one arrival" in text
     assert "Output speed per user unknown" in text
-    assert "contexts of 5.96K to" in text
+    assert "contexts of 6.10K to" in text
     assert "tokens/s at the median" not in text
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from report_output import data_of, report, specs, without_scripts
-from run_rows import MS, a_manifest, agent_session, turn_row, write_run
+from report_output import axis_labels, bar_heights, data_of, drawn, report, specs, without_scripts
+from run_rows import MS, a_manifest, agent_session, failed_row, skipped_row, turn_row, write_run
 
 from agentload_analysis import summarise, write_html
 from agentload_traces import RequestRow, RunReader, RunWriter
@@ -146,6 +146,94 @@ def test_a_long_timeline_is_summed_up_without_losing_time(tmp_path: Path) -> Non
     split = summarise(run)["session_split_s"]
     assert minutes["tools"] == pytest.approx(split["tool"]["sum"] / 60, rel=1e-3)
     assert minutes["decode"] == pytest.approx(split["decode"]["sum"] / 60, rel=1e-3)
+
+
+def one_turn_run(folder: Path, prefills_ms: list[int]) -> Path:
+    rows = [
+        turn_row(f"s{n}", "t", 0, None, phases_ns=(0, ms * MS, 0, 8 * MS, 0), output_tokens=9)
+        for n, ms in enumerate(prefills_ms)
+    ]
+    return write_run(folder / "run", rows)
+
+
+@pytest.mark.parametrize(
+    "prefills_ms", [[7], [5] * 3, [100_000, 100_001], [0, 0, 3], [5, 6, 6, 40], [1, 10, 100, 1_000, 1_000]]
+)
+def test_runs_of_fewer_than_three_turn_indices_show_distributions(
+    tmp_path: Path, prefills_ms: list[int]
+) -> None:
+    page = write_html(one_turn_run(tmp_path, prefills_ms), tmp_path / "page.html")
+    html = without_scripts(page.read_text(encoding="utf-8"))
+    assert "<h2>Distribution of TTFT</h2>" in html
+    assert "<h2>Distribution of TPOT</h2>" in html
+    assert "by turn index</h2>" not in html
+    bars = data_of(specs(page)["ttft"])
+    for bar in bars:
+        low, high = float(str(bar["from"])), float(str(bar["to"]))
+        assert low < high
+        # The last bar holds its upper edge, too; edges are rounded to 5 figures.
+        inside = [
+            ms for ms in prefills_ms if low * 0.9999 <= ms < high * 0.9999 or ms == high == max(prefills_ms)
+        ]
+        assert bar["count"] == len(inside)
+    assert sum(int(str(bar["count"])) for bar in bars) == len(prefills_ms)
+    assert ("Logarithmic axis" in html) == (max(prefills_ms) == 1_000)
+    tallest = max(int(str(bar["count"])) for bar in bars)
+    heights = bar_heights(specs(page)["ttft"])
+    assert [round(height / max(heights) * tallest, 2) for height in heights] == [bar["count"] for bar in bars]
+    assert max(heights) > 100
+    counts = axis_labels(specs(page)["ttft"], "Y")
+    assert counts == sorted(set(counts))
+    assert counts[0] == 0
+
+
+@pytest.mark.parametrize("turns", [3, 4, 13, 40])
+def test_turn_indices_on_an_axis_are_whole_and_each_once(tmp_path: Path, turns: int) -> None:
+    page = write_html(write_run(tmp_path / "run", agent_session(1, turns)), tmp_path / "page.html")
+    for name in ("ttft", "tpot"):
+        labels = axis_labels(specs(page)[name])
+        assert len(labels) > 2
+        assert labels == sorted(set(labels))
+        assert labels[0] == 0
+        assert labels[-1] <= turns - 1
+
+
+def test_the_line_of_speed_breaks_where_there_are_no_turns(tmp_path: Path) -> None:
+    rows = [
+        turn_row(
+            "s",
+            f"t{n}",
+            n,
+            None,
+            phases_ns=(0, 5 * MS, 0, 8 * MS, 0),
+            output_tokens=9,
+            input_tokens=1_000 * n + (50_000 if n >= 5 else 0),
+        )
+        for n in range(10)
+    ]
+    page = write_html(write_run(tmp_path / "gap", rows), tmp_path / "gap.html")
+    whole = write_html(write_run(tmp_path / "whole", rows[:5]), tmp_path / "whole.html")
+    assert drawn(specs(page)["speed"], "mark-line") == 2
+    assert drawn(specs(page)["speed"], "mark-area") == 2
+    assert drawn(specs(whole)["speed"], "mark-line") == 1
+
+
+def test_failed_turns_are_marked_on_the_timeline(tmp_path: Path) -> None:
+    first = turn_row("s", "m0", 0, None, phases_ns=(0, 5 * MS, 0, 50 * MS, 0))
+    failed = failed_row("s", "m1", 1, first, "HTTP \x1b500")
+    failed.scheduled_ns = (first.end_ns or 0) + 20 * MS
+    lost = failed_row("s", "c0", 0, first, "timed out")
+    lost.agent_id, lost.end_ns = "explore", None
+    rows = [first, failed, lost, skipped_row("s", "m2", 2)]
+    page = write_html(write_run(tmp_path / "run", rows), tmp_path / "page.html")
+    spec = specs(page)["timeline"]
+    marks = {(row["lane"], row["due"], row["turn"], row["error"]) for row in data_of(spec) if "error" in row}
+    assert marks == {("s", 0.075, 1, r"HTTP \x1b500"), ("s › explore", 0.055, 0, "timed out")}
+    assert drawn(spec, "mark-symbol") == 2
+    html = page.read_text(encoding="utf-8")
+    assert "A cross: a turn that failed, where it was due." in html
+    plain = write_html(write_run(tmp_path / "plain", rows[:1]), tmp_path / "plain.html")
+    assert "A cross" not in plain.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -235,7 +235,7 @@ async def test_models_and_health(client: aiohttp.ClientSession) -> None:
 async def test_headers_reach_the_engine(client: aiohttp.ClientSession, engine: WatchedEngine) -> None:
     await post(client, headers={**IDS, "x-agentload-agent-id": "a"}, max_tokens=9)
     (request,) = engine.submitted
-    assert (request.session_id, request.turn_id, request.context_id) == ("s", "t", "s/a")
+    assert (request.session_id, request.turn_id, request.context_id) == ("s", "t", "s\0a")
     assert (request.input_tokens, request.output_tokens) == (2, 9)
 
 
@@ -244,7 +244,7 @@ async def test_ids_of_any_text_reach_the_engine(client: aiohttp.ClientSession, e
     headers = dict(zip([SESSION_HEADER, TURN_HEADER, AGENT_HEADER], map(encode_id, ids), strict=True))
     await post(client, headers=headers, max_tokens=9)
     (request,) = engine.submitted
-    assert [request.session_id, request.turn_id, request.context_id] == [*ids[:2], "zwei\r\nZeilen/ä/б"]
+    assert [request.session_id, request.turn_id, request.context_id] == [*ids[:2], "zwei\r\nZeilen\0ä/б"]
 
 
 @pytest.mark.parametrize("block_tokens", [16, 64])

@@ -40,7 +40,7 @@ def test_headers_name_session_and_context() -> None:
     assert again is main
     assert turn == "1"
     helper, turn = ask(known, said("a"), x_session_id="s", x_agentload_agent_id="helper")
-    assert (helper.session_id, helper.context_id, turn) == ("s", "s/helper", "helper:0")
+    assert (helper.session_id, helper.context_id, turn) == ("s", "s\0helper", "helper:0")
 
 
 @pytest.mark.parametrize(

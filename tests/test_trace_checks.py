@@ -35,6 +35,25 @@ def read(tmp_path: Path, *rows: dict[str, Any]) -> tuple[TraceReader, list[Turn]
         ({"delay_ms": -1}, "delay_ms", "must be 0 to 10,000,000,000 ms (116 days), is -1.0"),
         ({"ttft_ms": -1}, "ttft_ms", "must be 0 to 10,000,000,000 ms (116 days), is -1.0"),
         ({"duration_ms": -1}, "duration_ms", "must be 0 to 10,000,000,000 ms (116 days), is -1.0"),
+        ({"start_ms": 1.1e14}, "start_ms", "must be 0 to 100,000,000,000,000 ms, is 110000000000000.0"),
+        ({"delay_ms": 1e308}, "delay_ms", "must be 0 to 10,000,000,000 ms (116 days), is 1e+308"),
+        ({"ttft_ms": 1.1e10}, "ttft_ms", "must be 0 to 10,000,000,000 ms (116 days), is 11000000000.0"),
+        ({"duration_ms": 1e300}, "duration_ms", "must be 0 to 10,000,000,000 ms (116 days), is 1e+300"),
+        (
+            {"tool_calls": [{"duration_ms": 1e308}]},
+            "tool_calls[0].duration_ms",
+            "must be 0 to 10,000,000,000 ms (116 days), is 1e+308",
+        ),
+        (
+            {"tool_calls": [{"result_tokens": 2**63}]},
+            "tool_calls[0].result_tokens",
+            f"is {2**63}, more than 2^53",
+        ),
+        (
+            {"blocks": {"ids": [], "block_tokens": 2**63}},
+            "blocks.block_tokens",
+            f"must be 1 to 2^53, is {2**63}",
+        ),
         ({"blocks": {"ids": [], "block_tokens": 0}}, "blocks.block_tokens", "must be 1 to 2^53, is 0"),
         ({"blocks": {"ids": [-1], "block_tokens": 64}}, "blocks.ids", "must be 0 to 2^64 - 1, one is -1"),
         (
@@ -78,6 +97,8 @@ def test_a_wrong_value_skips_its_line(
         {"blocks": {"ids": [0, 2**64 - 1, 5], "block_tokens": 64}},
         {"blocks": {"ids": [1, 2], "block_tokens": 64}},
         {"tool_calls": [{"duration_ms": 0, "result_tokens": 0}]},
+        {"start_ms": 1e14, "delay_ms": 1e10, "ttft_ms": 1e10, "duration_ms": 1e10},
+        {"tool_calls": [{"duration_ms": 1e10, "result_tokens": 2**53}]},
     ],
 )
 def test_values_at_their_limit_are_right(tmp_path: Path, right: dict[str, Any]) -> None:

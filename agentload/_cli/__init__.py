@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from agentload_traces._errors import AgentloadError
+from agentload_traces import AgentloadError, printable
 
 _COMMANDS = {
     "run": "Replay a trace on a simulated deployment and report it, in one go.",
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> Any:
     try:
         return cli.main(args=argv, prog_name="agentload", standalone_mode=True)
     except AgentloadError as error:
-        click.echo(f"error: {_one_line(error)}", err=True)
+        click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(2)
     except OSError as error:
         # Errors of the user's own files are AgentloadErrors; what is left is the output.
@@ -73,8 +73,3 @@ def main(argv: list[str] | None = None) -> Any:
         # Else Python would try once more at its exit, and complain of it.
         sys.stdout = None
         sys.exit(1)
-
-
-def _one_line(error: Exception) -> str:
-    """The message with what could move a terminal's cursor shown as codes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(error))

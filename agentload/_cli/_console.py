@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,8 +32,3 @@ def echo_json(value: Any) -> None:
 
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     click.echo(re.sub(r"[^\n -~]", lambda found: json.dumps(found[0])[1:-1], text))
-
-
-def shown_path(path: Path) -> str:
-    """A path for people and JSON; names of files need not be UTF-8."""
-    return os.fsencode(path).decode("utf-8", "replace")

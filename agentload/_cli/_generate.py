@@ -103,4 +103,4 @@ def command(output: Path | None, profile: str, sessions: int, turns: int, seed: 
     for kind in ("estimate", "fitted"):
         names = ", ".join(name for name, its_kind in not_measured.items() if its_kind == kind)
         if names:
-            click.echo(f"profile {drawn_from.name}, {kind}: {names}")
+            click.echo(f"profile {printable(drawn_from.name)}, {kind}: {printable(names)}")

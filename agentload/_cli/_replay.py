@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentload._cli._console import echo_json, shown_path
+from agentload._cli._console import echo_json
 from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
 
 
@@ -31,7 +31,9 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     if trace is None and values["resume"] is None:
         raise click.UsageError("Missing argument 'TRACE'.")
     result = replay_with_progress(trace, values)
-    run = shown_path(result.path)
+    from agentload_traces import decodable
+
+    run = decodable(result.path)
     if as_json:
         shown = {name: getattr(result, name) for name in ("turns", "failed", "skipped", "interrupted")}
         echo_json({"run": run, **shown})

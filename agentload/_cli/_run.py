@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentload._cli._console import echo_json, report_console, shown_path
+from agentload._cli._console import echo_json, report_console
 from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
 
 DEFAULT_SAMPLE = "weka_trace_0533.json.zst"
@@ -33,7 +33,7 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     Exit code 1: some turns failed, lines of the trace were skipped, or the run was interrupted.
     """
     from agentload_analysis import render_text, summarise, write_html
-    from agentload_traces import sample_path
+    from agentload_traces import decodable, sample_path
 
     if trace is None and values["resume"] is None:
         trace = sample_path(DEFAULT_SAMPLE)
@@ -41,7 +41,7 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     summary = summarise(result.path)
     page = result.path / "report.html"
     write_html(result.path, page, summary)
-    shown_run, shown_page = shown_path(result.path), shown_path(page)
+    shown_run, shown_page = decodable(result.path), decodable(page)
     if as_json:
         echo_json({**summary, "run": shown_run, "html": shown_page})
     else:

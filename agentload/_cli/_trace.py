@@ -221,11 +221,12 @@ def _progress(reader: TraceReader, doing: str) -> Iterator[None]:
     from rich.live import Live
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
     def bar() -> Table:
         row = Table.grid(padding=(0, 1))
         row.add_row(
-            f"{doing} {printable(Path(reader.path.name))}",
+            Text(f"{doing} {printable(Path(reader.path.name))}"),  # a name is no markup
             ProgressBar(total=1.0, completed=reader.progress, width=40),
             f"{reader.progress:.0%}",
         )

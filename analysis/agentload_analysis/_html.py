@@ -11,7 +11,8 @@ from pathlib import Path
 
 import vl_convert
 
-from agentload_analysis._charts import PART_COLOURS, Chart, charts
+from agentload_analysis._chart import Chart
+from agentload_analysis._charts import PART_COLOURS, charts
 from agentload_analysis._files import write_whole
 from agentload_analysis._printable import printable
 from agentload_analysis._printed import PrintedTable, printed_tables

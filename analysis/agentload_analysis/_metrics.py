@@ -10,9 +10,9 @@ import polars as pl
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 """The percentiles of every table, linearly interpolated between neighbouring values."""
 
-K_TOKENS = 1024
+K_TOKENS = 1_000
 CONTEXT_EDGES_TOKENS = tuple(8 * K_TOKENS * 2**power for power in range(8))
-"""Where one context bucket ends and the next begins: 8K, 16K, ... 1024K (K = 1024)."""
+"""Where one context bucket ends and the next begins: 8K, 16K, ... 1024K (K = 1,000)."""
 
 # The three statuses of a turn; nothing else in this package spells them out.
 ANSWERED = pl.col("status") == "ok"

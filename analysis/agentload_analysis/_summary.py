@@ -8,6 +8,7 @@ import polars as pl
 
 from agentload_analysis._itl import itl_gaps, itl_source
 from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES
+from agentload_analysis._overlap import sessions_at_once
 from agentload_analysis._printable import decodable
 from agentload_analysis._sessions import SPLIT, SPLIT_NS, sessions
 from agentload_analysis._snapshot import Run, Snapshot, readable_rows, take_snapshot
@@ -62,6 +63,8 @@ def _identity(snapshot: Snapshot) -> Summary:
         "clock": manifest.clock,
         "seed": manifest.seed,
         "trace": manifest.trace,
+        "trace_lines_read": manifest.trace_lines_read,
+        "trace_lines_skipped": manifest.trace_lines_skipped,
         "options": dict(manifest.options),
         "conditions": list(manifest.conditions),
         "versions": dict(manifest.versions),
@@ -78,6 +81,10 @@ def _counts(snapshot: Snapshot, session_rows: pl.DataFrame) -> Summary:
         .then(pl.col("cached_tokens").filter(ANSWERED).sum())
         .alias("cached_tokens_total"),
         pl.col("output_tokens").filter(ANSWERED).sum().alias("output_tokens_total"),
+        # Comparable with what was received only if it is known of every answer.
+        pl.when(ANSWERED.any() & (~ANSWERED | pl.col("output_tokens_asked").is_not_null()).all())
+        .then(pl.col("output_tokens_asked").filter(ANSWERED).sum())
+        .alias("output_tokens_asked_total"),
         pl.col("input_tokens").filter(ANSWERED).min().alias("input_tokens_min"),
         pl.col("input_tokens").filter(ANSWERED).median().alias("input_tokens_p50"),
         pl.col("input_tokens").filter(ANSWERED).max().alias("input_tokens_max"),
@@ -95,6 +102,7 @@ def _counts(snapshot: Snapshot, session_rows: pl.DataFrame) -> Summary:
         "sessions_planned": manifest.sessions_planned,
         "sessions_answered_whole": int(session_rows["answered_whole"].sum()),
         "sessions_cut_off": int(session_rows["cut_off"].sum()),
+        **sessions_at_once(requests),
         "turns": int(session_rows["turns"].sum()),
         "turns_planned": manifest.turns_planned,
         "answered": int(session_rows["answered"].sum()),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from agentload_analysis._layout import table_lines
 from agentload_analysis._printable import printable
-from agentload_analysis._printed import PrintedTable, printed_tables
+from agentload_analysis._printed import printed_tables
 from agentload_analysis._summary import Summary
 from agentload_analysis._words import BASIS_TITLE, alarming, basis, conditions, headline, notes
 
@@ -22,7 +22,9 @@ def render_text(summary: Summary, console: Console) -> None:
         console.print(_literal(f"  - {line}"))
     for table in printed_tables(summary):
         console.print(f"\n{table.title}", style="bold", highlight=False)
-        console.print(_rich_table(table), highlight=False)
+        for row in table_lines(table, console.width):
+            style = "bold" if row.strong else None
+            console.print(_literal(row.text), style=style, no_wrap=True, overflow="ignore", crop=False)
     console.print()
     for line in notes(summary):
         console.print(_literal(line), style="dim")
@@ -35,20 +37,3 @@ def render_text(summary: Summary, console: Console) -> None:
 def _literal(text: str) -> Text:
     """Text of any origin; brackets and colons in it are no markup and no emoji."""
     return Text(printable(text))
-
-
-def _rich_table(table: PrintedTable) -> Table:
-    rich_table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    shown_group = ""
-    grouped = any(column.group for column in table.columns)
-    for column in table.columns:
-        above = column.group if column.group != shown_group else ""
-        shown_group = column.group
-        header = f"{above}\n{column.name}" if grouped else column.name
-        rich_table.add_column(
-            header, justify="left" if column.text else "right", no_wrap=not grouped or not above
-        )
-    for number, row in enumerate(table.rows):
-        summing = number >= len(table.rows) - table.total_rows
-        rich_table.add_row(*(_literal(cell) for cell in row), style="bold" if summing else None)
-    return rich_table

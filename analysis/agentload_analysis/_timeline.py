@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from agentload_analysis._metrics import ANSWERED
+from agentload_analysis._metrics import ANSWERED, FAILED
 from agentload_analysis._sessions import SPLIT, SPLIT_NS
 
 _MAX_LANES = 16
@@ -36,12 +36,21 @@ class Lane:
     session_id: str
     agent_id: str | None
     bars: list[Bar]
+    failures: list[Failure]
     sliced: bool
+
+
+class Failure(NamedTuple):
+    """A failed turn, due `at_ns` after the start of the session."""
+
+    at_ns: int
+    turn_index: int
+    error: str | None
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Lanes of the sessions asked for, the end of the last bar, how many sub-agents' lanes had no room."""
+    """Lanes of the sessions asked for, the end of all that is in them, how many sub-agents had no room."""
 
     lanes: list[Lane]
     longest_ns: int
@@ -53,12 +62,16 @@ def timeline(requests: pl.LazyFrame, starts_ns: dict[str, int]) -> Timeline:
 
     Sub-agents have lanes below their session as long as there are at most 16 in all, the longest first. A
     lane with more than its share of 6,000 bars is cut into slices of 1/60 of the longest session, and each
-    slice shows how much of each part fell into it.
+    slice shows how much of each part fell into it. Failed turns are marks beside the bars.
     """
     turns = (
-        requests.filter(ANSWERED & pl.col("session_id").is_in(list(starts_ns)))
+        requests.filter((ANSWERED | FAILED) & pl.col("session_id").is_in(list(starts_ns)))
+        # A failed turn is a mark where it was due; how long its answer was waited for is not drawn.
+        .with_columns(pl.when(FAILED).then("scheduled_ns").otherwise("end_ns").alias("end_ns"), failed=FAILED)
         .filter(pl.col("scheduled_ns").is_not_null() & pl.col("end_ns").is_not_null())
-        .select("session_id", "agent_id", "turn_index", "scheduled_ns", "end_ns", *SPLIT_NS)
+        .select(
+            *("session_id", "agent_id", "turn_index", "scheduled_ns", "end_ns", "failed", "error", *SPLIT_NS)
+        )
         .collect()
         .sort("scheduled_ns", "turn_index", maintain_order=True)
     )
@@ -67,11 +80,23 @@ def timeline(requests: pl.LazyFrame, starts_ns: dict[str, int]) -> Timeline:
         groups.setdefault((turn["session_id"], turn["agent_id"]), []).append(turn)
     chosen = _choose(groups, list(starts_ns))
     bars = {
-        key: [bar for turn in groups[key] for bar in _turn_bars(turn, starts_ns[key[0]])] for key in chosen
+        key: [
+            bar for turn in groups[key] if not turn["failed"] for bar in _turn_bars(turn, starts_ns[key[0]])
+        ]
+        for key in chosen
     }
-    longest_ns = max((bar.end_ns for lane in bars.values() for bar in lane), default=0)
+    failures = {
+        key: [
+            Failure(turn["scheduled_ns"] - starts_ns[key[0]], turn["turn_index"], turn["error"])
+            for turn in groups[key]
+            if turn["failed"]
+        ]
+        for key in chosen
+    }
+    ends_ns = [bar.end_ns for lane in bars.values() for bar in lane]
+    longest_ns = max([*ends_ns, *(mark.at_ns for lane in failures.values() for mark in lane)], default=0)
     most_bars = _MAX_EXACT_BARS // max(1, len(chosen))
-    lanes = [_lane(key, bars[key], most_bars, longest_ns) for key in chosen]
+    lanes = [_lane(key, bars[key], failures[key], most_bars, longest_ns) for key in chosen]
     return Timeline(lanes, longest_ns, lanes_left_out=len(groups) - len(chosen))
 
 
@@ -88,10 +113,12 @@ def _choose(
     return sorted(chosen, key=lambda key: (order[key[0]], key[1] is not None, ends_ns[key], key[1] or ""))
 
 
-def _lane(key: tuple[str, str | None], bars: list[Bar], most_bars: int, longest_ns: int) -> Lane:
+def _lane(
+    key: tuple[str, str | None], bars: list[Bar], failures: list[Failure], most_bars: int, longest_ns: int
+) -> Lane:
     if len(bars) <= most_bars:
-        return Lane(*key, bars, sliced=False)
-    return Lane(*key, list(_sliced(bars, max(1, -(-longest_ns // _SLICES)))), sliced=True)
+        return Lane(*key, bars, failures, sliced=False)
+    return Lane(*key, list(_sliced(bars, max(1, -(-longest_ns // _SLICES)))), failures, sliced=True)
 
 
 def _turn_bars(turn: dict[str, Any], session_start_ns: int) -> Iterator[Bar]:

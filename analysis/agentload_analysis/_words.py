@@ -1,10 +1,10 @@
-"""The summary in words and its numbers as text, the same for the terminal and the page."""
+"""The summary in words, the same for the terminal and the page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from agentload_analysis._metrics import K_TOKENS
+from agentload_analysis._numbers import counted, duration, number, tokens
 from agentload_analysis._summary import Summary
 
 PART_NAMES = {
@@ -18,10 +18,6 @@ PART_NAMES = {
     "client": "network + client",
 }
 
-_VALUES_NEEDED = {"p90": 10, "p99": 100}
-"""A percentile stands on at least one value beyond it only from this count on."""
-
-UNKNOWN = "–"
 BASIS_TITLE = "What these numbers rest on"
 
 _READING_OPTIONS = frozenset(["trace_format", "strict", "arrivals"])
@@ -29,62 +25,19 @@ _READING_OPTIONS = frozenset(["trace_format", "strict", "arrivals"])
 
 _INCOMPLETE = "INCOMPLETE"
 _FAILED = " failed, "
-
-
-def duration(seconds: float | None) -> str:
-    """A length of time with its unit: "812 ms", "12.3 s", "12 min 5 s", "3 h 20 min"."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 0.9995:
-        return f"{number(seconds * 1e3)} ms"
-    if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    if round(seconds) < 3600:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
-    hours, rest = divmod(round(seconds / 60), 60)
-    return f"{hours:,} h {rest} min"
-
-
-def number(value: float | None) -> str:
-    """A number to three or four significant figures, thousands separated."""
-    if value is None:
-        return UNKNOWN
-    size = abs(value)
-    if size >= 99.95 or value == 0:
-        return f"{value:,.0f}"
-    if size >= 9.995:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.9995 else f"{value:.3f}"
-
-
-def tokens(count: float | None) -> str:
-    """A context length: "812", "95K" (K = 1024)."""
-    if count is None:
-        return UNKNOWN
-    return f"{count:,.0f}" if count < K_TOKENS else f"{number(count / K_TOKENS)}K"
-
-
-def percentile(value: float | None, name: str, count: int) -> str:
-    """A percentile; "~" stands before one that `count` values cannot carry."""
-    mark = "~" if value is not None and count < _VALUES_NEEDED.get(name, 1) else ""
-    return mark + number(value)
-
-
-def counted(count: int, thing: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+_LOST = " skipped: unusable."
 
 
 def headline(summary: Summary) -> list[str]:
     """What the run showed, a sentence or two each: state, size, times, speed, failures, what is unknown."""
-    lines = [_state(summary), _size(summary), _session_time(summary), _parts(summary), _speed(summary)]
-    return [line for line in [*lines, _failures(summary), _unknown(summary)] if line]
+    size = [_state(summary), _lost_lines(summary), _size(summary), _asked(summary), _pace(summary)]
+    times = [_session_time(summary), _parts(summary), _speed(summary)]
+    return [line for line in [*size, *times, _failures(summary), _unknown(summary)] if line]
 
 
 def alarming(line: str) -> bool:
-    """Whether a line of the headline must not be overlooked: rows are missing, or turns failed."""
-    return line.startswith(_INCOMPLETE) or _FAILED in line
+    """Whether a line of the headline must not be overlooked: something is missing, or turns failed."""
+    return line.startswith(_INCOMPLETE) or _FAILED in line or line.endswith(_LOST)
 
 
 def conditions(summary: Summary) -> list[str]:
@@ -95,9 +48,9 @@ def conditions(summary: Summary) -> list[str]:
     facts = [f"{summary['target']} (mode {summary['mode']})", clock, f"trace {trace_name}"]
     options = dict(summary["options"])
     if "concurrency" in options:
-        facts.append(_loop(options.pop("concurrency")))
+        facts.append(_loop(summary, options.pop("concurrency")))
     facts += [
-        f"{name.replace('_', ' ')} {value}"
+        f"{name.removesuffix('_s').replace('_', ' ')} {value}{' s' if name.endswith('_s') else ''}"
         for name, value in options.items()
         if value is not None and name not in _READING_OPTIONS
     ]
@@ -115,7 +68,11 @@ def basis(summary: Summary) -> list[str]:
 
 def notes(summary: Summary) -> list[str]:
     """How to read the numbers of this run."""
-    lines = ["Only answered turns are in the latencies; TTFT counts from the time at which a turn was due."]
+    lines = [
+        "answered: turns answered whole, the only ones in the latencies. TTFT counts from when they were due."
+    ]
+    if summary["answered"]:
+        lines.append("Contexts are input tokens, K = 1,000: 8K-16K holds prompts of 8,000 to 15,999 tokens.")
     if summary["sessions_cut_off"]:
         lines.append(
             'A session whose turns read "n of m" was cut off: its time ends with its last answered turn, and'
@@ -125,6 +82,10 @@ def notes(summary: Summary) -> list[str]:
         lines.append(
             "TPOT and speed count the tokens after the first arrival, one value an answer, long or short:"
             " those of answers with few decode steps scatter."
+        )
+    if summary["output_tokens_per_s_per_user"]["count"]:
+        lines.append(
+            "Tokens/s: p90 and p99 are the fast end; the slow end is in the headline, in --json and in --csv."
         )
     if summary["answered_without_tpot"]:
         lines.append(
@@ -141,10 +102,44 @@ def notes(summary: Summary) -> list[str]:
     return lines
 
 
-def _loop(concurrency: int | None) -> str:
-    if concurrency is None:
-        return "open loop at recorded starts"
-    return f"closed loop, {counted(concurrency, 'session')} at a time"
+def _loop(summary: Summary, concurrency: int | None) -> str:
+    if concurrency is not None:
+        return f"closed loop, {counted(concurrency, 'session')} at a time"
+    if summary["sessions"] > 1 and summary["session_start_times"] == 1:
+        return "open loop: start times unknown or equal: all at once"
+    most = summary["sessions_at_once_max"]
+    at_once = f", at most {most:,} at once" if summary["sessions"] > 1 and most is not None else ""
+    return f"open loop: sessions start as recorded{at_once}"
+
+
+def _lost_lines(summary: Summary) -> str | None:
+    lost, read = summary["trace_lines_skipped"], summary["trace_lines_read"]
+    if not lost:
+        return None
+    lines = f"{lost:,} of {counted(read, 'line')}" if read else counted(lost, "line")
+    return f"{lines} of the trace {'was' if lost == 1 else 'were'}{_LOST}"
+
+
+def _asked(summary: Summary) -> str | None:
+    """Answers that are shorter or longer than the trace has them."""
+    received, asked = summary["output_tokens_total"], summary["output_tokens_asked_total"]
+    if asked is None or received == asked:
+        return None
+    if received < asked:
+        return f"Answers shorter than the trace's: received {received:,} of {asked:,} tokens asked for."
+    return f"Answers longer than the trace's: received {received:,} tokens, {asked:,} were asked for."
+
+
+def _pace(summary: Summary) -> str | None:
+    speed = summary["options"].get("speed")
+    if speed is None or speed == 1:
+        return None
+    what = (
+        "Tools and think time" if summary["options"].get("concurrency") else "Tools, think time and arrivals"
+    )
+    if speed > 1:
+        return f"{what} passed {speed:,.12g} times faster than recorded."
+    return f"{what} passed at {speed:.12g} times the recorded speed."
 
 
 def _state(summary: Summary) -> str | None:

@@ -33,7 +33,7 @@ class Conversation:
     def __init__(self, session_id: str, agent_id: str | None, index: PromptIndex, *, derived: bool) -> None:
         self.session_id = session_id
         self.agent_id = agent_id
-        self.context_id = session_id if agent_id is None else f"{session_id}/{agent_id}"
+        self.context_id = session_id if agent_id is None else f"{session_id}\0{agent_id}"
         self.derived = derived
         self.index = index
         self.lock = asyncio.Lock()

@@ -144,21 +144,24 @@ def write_parquet(file: BinaryIO, turns: Iterable[Turn]) -> None:
 def _call_interruptibly(sink: Callable[[], object], stop: threading.Event) -> None:
     """Call `sink` in a thread, so that the main thread, which waits in Polars for no signal, can take one."""
     failed: list[BaseException] = []
+    ended = threading.Event()
 
     def call() -> None:
         try:
             sink()
         except BaseException as error:  # whatever it is, it is raised where the caller is
             failed.append(error)
+        finally:
+            ended.set()
 
     thread = threading.Thread(target=call, name="write-parquet")
     thread.start()
     try:
-        thread.join()
-    except BaseException:
+        ended.wait()  # `join` takes a thread for ended when a signal interrupts it (CPython 3.11)
+    finally:
         stop.set()
+        ended.wait()
         thread.join()
-        raise
     if failed:
         raise failed[0]
 

@@ -1,4 +1,4 @@
-"""How records look as rows of Polars: derived from the records, so that a new field is a new column. Files, too."""
+"""How records look as rows of Polars: derived from the records, so that a new field is a new column."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ For a turn, with `gate` the thing it waited for longest (or the start of its ses
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
@@ -95,14 +97,15 @@ class ToolCallRow(msgspec.Struct, kw_only=True):
 
 def too_large_field(row: RequestRow | ToolCallRow) -> str | None:
     """Return the first field of a row that holds an integer beyond `Int64`, or `None`."""
-    single, lists = _integer_fields(type(row))
-    for field in single:
-        value = getattr(row, field)
-        if value is not None and not _LEAST <= value <= _MOST:
-            return field
+    single, lists, values_of = _integer_fields(type(row))
+    least, most = _LEAST, _MOST
+    values = values_of(row)
+    for value in values:
+        if value is not None and not least <= value <= most:
+            return single[values.index(value)]
     for field in lists:
-        values = getattr(row, field)
-        if values and not (min(values) >= _LEAST and max(values) <= _MOST):
+        held = getattr(row, field)
+        if held and not (min(held) >= least and max(held) <= most):
             return field
     return None
 
@@ -111,13 +114,14 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 @cache
-def _integer_fields(row_type: type[RequestRow | ToolCallRow]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields that hold an integer, and those that hold a list of them."""
+def _integer_fields(
+    row_type: type[RequestRow | ToolCallRow],
+) -> tuple[tuple[str, ...], tuple[str, ...], Callable[[Any], tuple[int | None, ...]]]:
+    """The fields that hold an integer, those that hold a list of them, and what reads the first kind."""
     hints: dict[str, Any] = get_type_hints(row_type, include_extras=True)
-    return (
-        tuple(field for field, hint in hints.items() if Int64 in (hint, *get_args(hint))),
-        tuple(field for field, hint in hints.items() if list[Int64] in (hint, *get_args(hint))),
-    )
+    single = tuple(field for field, hint in hints.items() if Int64 in (hint, *get_args(hint)))
+    lists = tuple(field for field, hint in hints.items() if list[Int64] in (hint, *get_args(hint)))
+    return single, lists, attrgetter(*single)
 
 
 class Manifest(msgspec.Struct, kw_only=True, omit_defaults=False):
