@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -117,15 +117,14 @@ def _replay_virtual(
             writer.keep_sessions(set())
         run = VirtualRun(
             build_engine(deployment, options.seed),
-            _feed(options, _counted(sessions, reader, options, writer.manifest)),
+            _feed(options, _counted(sessions, options, writer.manifest)),
             _CountingSink(writer, result),
             pace=_pace(options),
             max_turns=options.max_turns,
             arrivals=options.arrivals,
             progress=progress,
         )
-        _run_to_end(run.run, writer, result)
-    result.trace = reader.report
+        _run_to_end(run.run, writer, reader, result)
     return result
 
 
@@ -147,7 +146,7 @@ def _replay_wall(
             clock_start_ns = 0
             if options.resume:
                 done, clock_start_ns = _keep_whole_sessions(options, writer, result)
-            counted = _counted(sessions, reader, options, writer.manifest)
+            counted = _counted(sessions, options, writer.manifest)
             left = (session for session in counted if session.session_id not in done)
             run = WallRun(
                 endpoint.base_url,
@@ -163,8 +162,7 @@ def _replay_wall(
                 progress=progress,
             )
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                _run_to_end(lambda: runner.run(run.run()), writer, result)
-    result.trace = reader.report
+                _run_to_end(lambda: runner.run(run.run()), writer, reader, result)
     return result
 
 
@@ -176,19 +174,25 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _run_to_end(run: Callable[[], Any], writer: RunWriter, result: ReplayResult) -> None:
+def _run_to_end(run: Callable[[], Any], writer: RunWriter, reader: TraceReader, result: ReplayResult) -> None:
     """Run; whatever ends it, keep what was recorded."""
     try:
         run()
     except KeyboardInterrupt:
         result.interrupted = True
     except BaseException as failure:
-        writer.manifest.ended_at = utc_now()
         with suppress(AgentloadError):
-            writer.finish("interrupted")
+            _finish(writer, reader, "interrupted")
         raise _cause(failure) from None
-    writer.manifest.ended_at = utc_now()
-    writer.finish("interrupted" if result.interrupted else "complete")
+    result.trace = reader.report
+    _finish(writer, reader, "interrupted" if result.interrupted else "complete")
+
+
+def _finish(writer: RunWriter, reader: TraceReader, status: Literal["complete", "interrupted"]) -> None:
+    manifest, report = writer.manifest, reader.report
+    manifest.ended_at = utc_now()
+    manifest.trace_lines_read, manifest.trace_lines_skipped = report.lines_read, report.lines_skipped
+    writer.finish(status)
 
 
 def _cause(failure: BaseException) -> BaseException:
@@ -218,18 +222,14 @@ def _sessions(reader: TraceReader) -> Iterator[Session]:
     return chain((first,), sessions)
 
 
-def _counted(
-    sessions: Iterable[Session], reader: TraceReader, options: ReplayOptions, manifest: Manifest
-) -> Iterator[Session]:
-    """The sessions; once all have been read, the manifest says how many, and how many lines were lost."""
+def _counted(sessions: Iterable[Session], options: ReplayOptions, manifest: Manifest) -> Iterator[Session]:
+    """The sessions; once all have been read, the manifest says how many they are."""
     session_count = turn_count = 0
     for session in sessions:
         session_count += 1
         turn_count += len(session.turns[: options.max_turns])
         yield session
     manifest.sessions_planned, manifest.turns_planned = session_count, turn_count
-    manifest.trace_lines_read = reader.report.lines_read
-    manifest.trace_lines_skipped = reader.report.lines_skipped
 
 
 def _open_writer(options: ReplayOptions, manifest: Manifest) -> RunWriter:

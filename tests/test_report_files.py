@@ -55,7 +55,7 @@ def test_a_fifo_is_refused_and_stays(
     os.mkfifo(fifo)
     if through_link:
         (folder / name).symlink_to(fifo)
-    assert "is no regular file" in refusal(write, run, folder)
+    assert "is a pipe; give the name of a file" in refusal(write, run, folder)
     assert stat.S_ISFIFO(fifo.lstat().st_mode)
     assert [path.name for path in folder.iterdir()] == [name]
 
@@ -63,7 +63,7 @@ def test_a_fifo_is_refused_and_stays(
 @WRITERS
 def test_a_directory_is_refused_and_stays(run: Path, tmp_path: Path, write: Write, name: str) -> None:
     (tmp_path / "out" / name).mkdir(parents=True)
-    assert "is no regular file" in refusal(write, run, tmp_path / "out")
+    assert "is a directory; give the name of a file" in refusal(write, run, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
 
 

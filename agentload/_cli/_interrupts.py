@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from agentload_traces._printable import printable
+from agentload_traces import printable
 
 _LIKE_CTRL_C = (signal.SIGTERM, signal.SIGHUP)
 

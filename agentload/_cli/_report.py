@@ -37,7 +37,8 @@ def command(run: Path, as_json: bool, csv_directory: Path | None, html_file: Pat
       agentload report runs/pd --json | jq .session_time_s
       agentload report runs/pd --html pd.html --csv tables/
     """
-    from agentload_analysis import printable, render_text, summarise, take_snapshot, write_csv, write_html
+    from agentload_analysis import render_text, summarise, take_snapshot, write_csv, write_html
+    from agentload_traces import printable
 
     snapshot = take_snapshot(run)  # one for all outputs: the run may still be going on
     summary = summarise(snapshot)

@@ -12,7 +12,7 @@ import click
 
 from agentload._cli._console import echo_json
 from agentload._cli._interrupts import interruptible_write
-from agentload_traces._printable import printable
+from agentload_traces import printable
 
 if TYPE_CHECKING:
     from agentload_traces import ImportReport, TraceInfo, TraceProblem, TraceReader

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from agentload_analysis._html import write_html
     from agentload_analysis._itl import itl_gaps, itl_source, itl_table
     from agentload_analysis._metrics import with_metrics
-    from agentload_analysis._printable import printable
     from agentload_analysis._sessions import critical_path, sessions
     from agentload_analysis._snapshot import Snapshot, take_snapshot
     from agentload_analysis._summary import Summary, summarise
@@ -32,7 +31,6 @@ _HOMES = {
     "per_context": "_tables",
     "per_turn": "_tables",
     "per_turn_range": "_tables",
-    "printable": "_printable",
     "render_text": "_text",
     "sessions": "_sessions",
     "summarise": "_summary",
@@ -54,7 +52,6 @@ __all__ = [
     "per_context",
     "per_turn",
     "per_turn_range",
-    "printable",
     "render_text",
     "sessions",
     "summarise",

@@ -14,11 +14,11 @@ import vl_convert
 from agentload_analysis._chart import Chart
 from agentload_analysis._charts import PART_COLOURS, charts
 from agentload_analysis._files import write_whole
-from agentload_analysis._printable import printable
 from agentload_analysis._printed import PrintedTable, printed_tables
 from agentload_analysis._snapshot import Run, readable_rows, take_snapshot
 from agentload_analysis._summary import Summary, summarise
 from agentload_analysis._words import BASIS_TITLE, PART_NAMES, alarming, basis, conditions, headline, notes
+from agentload_traces import printable
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page: the browser itself keeps it from loading anything."""

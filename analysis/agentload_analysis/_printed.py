@@ -8,10 +8,10 @@ from typing import Any
 
 from agentload_analysis._metrics import QUANTILES
 from agentload_analysis._numbers import UNKNOWN, number, percentile, tokens
-from agentload_analysis._printable import printable
 from agentload_analysis._sessions import SPLIT
 from agentload_analysis._summary import Summary
 from agentload_analysis._words import PART_NAMES
+from agentload_traces import printable
 
 SESSIONS_SHOWN = 10
 

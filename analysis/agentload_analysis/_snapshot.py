@@ -10,8 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from agentload_analysis._printable import printable
-from agentload_traces import Manifest, RunDirectoryError, RunReader
+from agentload_traces import Manifest, RunDirectoryError, RunReader, printable
 
 
 @dataclass(frozen=True)

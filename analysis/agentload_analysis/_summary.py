@@ -9,7 +9,6 @@ import polars as pl
 from agentload_analysis._itl import itl_gaps, itl_source
 from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES
 from agentload_analysis._overlap import sessions_at_once
-from agentload_analysis._printable import decodable
 from agentload_analysis._sessions import SPLIT, SPLIT_NS, sessions
 from agentload_analysis._snapshot import Run, Snapshot, readable_rows, take_snapshot
 from agentload_analysis._tables import (
@@ -20,6 +19,7 @@ from agentload_analysis._tables import (
     per_turn_range,
     with_context,
 )
+from agentload_traces import decodable
 
 Summary = dict[str, Any]
 

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agentload_analysis._layout import table_lines
-from agentload_analysis._printable import printable
 from agentload_analysis._printed import printed_tables
 from agentload_analysis._summary import Summary
 from agentload_analysis._words import BASIS_TITLE, alarming, basis, conditions, headline, notes
+from agentload_traces import printable
 
 
 def render_text(summary: Summary, console: Console) -> None:
