@@ -8,6 +8,7 @@ That costs about a third of parsing and waking a task on every read.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 from collections.abc import Mapping
 from time import perf_counter_ns
@@ -80,9 +81,11 @@ class _StampingHandler(ResponseHandler):
         self._kept: list[tuple[int, bytes]] | None = None
         self._kept_bytes = 0
         self._look_timer: asyncio.TimerHandle | None = None
+        self._heard_ns = 0
 
     def set_response_params(self, **options: Any) -> None:
         """Called by aiohttp for each request on the connection, before it is sent."""
+        self._registry.pop(id(self._known), None)
         self._recording = _Recording(self)
         self._known = self._payload
         self._head = b""
@@ -105,6 +108,7 @@ class _StampingHandler(ResponseHandler):
 
     def _pass_on(self, at_ns: int, data: bytes) -> None:
         """Let aiohttp parse `data`, note how much body it brought, and see whether a chunked body began."""
+        self._heard_ns = at_ns
         super().data_received(data)
         payload = self._payload
         if payload is None:
@@ -140,9 +144,9 @@ class _StampingHandler(ResponseHandler):
         self._look_timer = None
         if self._kept is None:
             return
-        times = self._recording.marks.at_ns
-        last_ns = self._kept[-1][0] if self._kept else times[-1] if times else perf_counter_ns()
-        still_s = (perf_counter_ns() - last_ns) / 1e9
+        if self._kept:
+            self._heard_ns = self._kept[-1][0]
+        still_s = (perf_counter_ns() - self._heard_ns) / 1e9
         if self._kept and still_s > _LOOK_S / 2:
             self.hand_over()
         if still_s > self._idle_s:
@@ -158,6 +162,8 @@ class _StampingHandler(ResponseHandler):
             return
         self._kept, self._kept_bytes = [], 0
         times, sizes = self._recording.marks
+        if kept:
+            self._heard_ns = kept[-1][0]
         parse = super().data_received
         for at_ns, data in kept:
             parse(data)
@@ -172,6 +178,9 @@ class _StampingHandler(ResponseHandler):
         self._recording.late_body += payload._buffer
         payload._buffer.clear()
         payload._size = 0
+        if payload._http_chunk_splits is not None:
+            # Places of chunks that nobody will ask for; too many of them stop the reading.
+            payload._http_chunk_splits.clear()
         if payload.is_eof():
             self._keep_no_more()
 
@@ -240,7 +249,7 @@ class StampingClient:
         reused = _Reused()
         answer = await self._post(url, body, headers, reused)
         took_ns = answer.end_ns - answer.sent_ns
-        if answer.error == _CLOSED and answer.status is None and reused.yes and took_ns < _STALE_NS:
+        if answer.error in (_CLOSED, _RESET) and answer.status is None and reused.yes and took_ns < _STALE_NS:
             again = await self._post(url, body, headers, reused)
             return again._replace(sent_ns=answer.sent_ns)
         return answer
@@ -267,8 +276,10 @@ class StampingClient:
             error = f"nothing came from the endpoint for {self._idle_s:g} s"
         except aiohttp.ServerDisconnectedError:
             error = _CLOSED
-        except (aiohttp.ClientError, OSError, ValueError) as failure:
+        except (aiohttp.ClientConnectorError, aiohttp.ClientPayloadError) as failure:
             error = _reason(failure)
+        except (aiohttp.ClientError, OSError, ValueError) as failure:
+            error = _RESET if _is_reset(failure) else _reason(failure)
         end_ns = perf_counter_ns()
         if response is None:
             return Answer(None, {}, b"", Marks([], []), sent_ns, end_ns, error)
@@ -283,8 +294,16 @@ class StampingClient:
 
 _CLOSED = "the endpoint closed the connection without an answer"
 
+_RESET = "the endpoint reset the connection without an answer"
+
 _STALE_NS = 100_000_000
 """A connection that is closed later than this after a request was closed by what the request did."""
+
+
+def _is_reset(failure: BaseException) -> bool:
+    # uvloop's errors of writing to a connection that is closed have no number.
+    numbers = (errno.ECONNRESET, errno.EPIPE)
+    return getattr(failure, "errno", None) in numbers or "write request body" in str(failure)
 
 
 def _reason(failure: BaseException) -> str:
@@ -296,5 +315,5 @@ def _reason(failure: BaseException) -> str:
         return "the stream was cut off before its end"
     text = " ".join(str(failure).split()) or type(failure).__name__
     if isinstance(failure, aiohttp.ClientResponseError):
-        return f"no valid HTTP answer: {' '.join(failure.message.split())}"
+        return f"no valid HTTP answer: {failure.message.partition(chr(10))[0] or 'no reason given'}"
     return text

@@ -14,7 +14,7 @@ import json
 from collections import deque
 from typing import NamedTuple
 
-from agentload._prompts import Prompt, PromptPlanner
+from agentload._prompts import Prompt, PromptPlanner, shared_tokens
 from agentload_simbackend import PromptRun
 from agentload_traces import Session, ToolCall, Turn, count_tokens, filler
 
@@ -154,7 +154,7 @@ class RequestBuilder:
             self._left.append(conversation)
         known = [*self._left, *self._conversations.values()]
         shared, closest = max(
-            ((_shared_tokens(one.runs, prompt.runs), one) for one in known), key=lambda pair: pair[0]
+            ((shared_tokens(one.runs, prompt.runs), one) for one in known), key=lambda pair: pair[0]
         )
         conversation = self._conversations[turn.agent_id] = closest.copy() if shared else _Conversation()
         if shared:
@@ -232,18 +232,6 @@ class RequestBuilder:
             end = total if last and share else start + share
             conversation.text("tool", self._text(prompt, start, end), end, call_id)
             start = end
-
-
-def _shared_tokens(a: tuple[PromptRun, ...], b: tuple[PromptRun, ...]) -> int:
-    """How many leading tokens two prompts share."""
-    shared = 0
-    for one, other in zip(a, b, strict=False):
-        if one.key != other.key:
-            break
-        shared += min(one.tokens, other.tokens)
-        if one.tokens != other.tokens:
-            break
-    return shared
 
 
 def _function_name(call: ToolCall) -> str:

@@ -7,6 +7,7 @@ Both the simulator's prefix cache and the text of real requests are made from th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentload_simbackend import PromptRun
@@ -43,6 +44,18 @@ def _cut(runs: tuple[PromptRun, ...], tokens: int) -> tuple[PromptRun, ...]:
         kept.append(run if run.tokens <= tokens else PromptRun(run.key, tokens))
         tokens -= run.tokens
     return tuple(kept)
+
+
+def shared_tokens(a: Sequence[PromptRun], b: Sequence[PromptRun]) -> int:
+    """How many leading tokens two prompts share."""
+    shared = 0
+    for one, other in zip(a, b, strict=False):
+        if one.key != other.key:
+            break
+        shared += min(one.tokens, other.tokens)
+        if one.tokens != other.tokens:
+            break
+    return shared
 
 
 def _equal_head(a: tuple[int, ...], b: tuple[int, ...]) -> int:
@@ -110,17 +123,15 @@ class PromptPlanner:
         scope = f"session\0{self._session_id}" if blocks.scope == "session" else "trace"
         whole = min(turn.input_tokens // size, len(ids))
         head = min(_equal_head(ids, before.block_ids), whole)
-        runs = list(before.runs[:head])
+        # A partial block that had a number may be whole now.
+        runs = [run if run.tokens == size else PromptRun(run.key, size) for run in before.runs[:head]]
         runs += [PromptRun(f"{scope}\0block\0{block}", size) for block in ids[head:whole]]
         rest = turn.input_tokens - whole * size
         if rest:
             block = self._block_at(turn, ids, whole, rest, size)
             key = self._own_key(turn) if block is None else f"{scope}\0block\0{block}"
             runs.append(PromptRun(key, rest))
-        shared = head * size
-        if head < min(len(runs), len(before.runs)) and runs[head].key == before.runs[head].key:
-            shared += min(runs[head].tokens, before.runs[head].tokens)
-        return Prompt(tuple(runs), shared)
+        return Prompt(tuple(runs), shared_tokens(before.runs, runs))
 
     def _block_at(self, turn: Turn, ids: tuple[int, ...], whole: int, rest: int, size: int) -> int | None:
         """The id of the partial block at the end of a prompt, if the trace gives it one.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import msgspec.structs
 
 from agentload._endpoint import probe_endpoint, simulator_process
 from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
@@ -141,6 +142,7 @@ def _replay_wall(
     result = ReplayResult(path=options.out, trace=reader.report)
     with server as url:
         endpoint = probe_endpoint(url, options.model)
+        options = msgspec.structs.replace(options, model=endpoint.model)
         with _open_writer(options, new_manifest(options, deployment or endpoint.simulated)) as writer:
             done: set[str] = set()
             clock_start_ns = 0

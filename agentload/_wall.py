@@ -18,7 +18,7 @@ from agentload._messages import RequestBuilder
 from agentload._player import Pace, PlannedTurn, SessionPlayer
 from agentload._rows import RowSink, planned_row, put_arrivals, skipped_row
 from agentload_simbackend import AGENT_HEADER, SESSION_HEADER, TURN_HEADER, Arrival, encode_id
-from agentload_traces import RequestRow, Session
+from agentload_traces import RequestRow, Session, count_tokens
 
 _NS_PER_S = 1_000_000_000
 
@@ -61,7 +61,8 @@ class WallRun:
         self._pace = pace or Pace()
         self._max_turns = max_turns
         self._progress = progress
-        self._origin_ns = perf_counter_ns() - clock_start_ns
+        self._clock_start_ns = clock_start_ns
+        self._origin_ns = 0
 
     def _now_ns(self) -> int:
         return perf_counter_ns() - self._origin_ns
@@ -70,13 +71,17 @@ class WallRun:
         """Play everything to its end. When cancelled, rows of whole turns are already with the sink."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentload-parse") as self._parser:
             async with self._client:
+                count_tokens("loads the vocabulary now, not between two turns")
+                # The clock starts when the first bodies have had their time to be built.
+                self._origin_ns = perf_counter_ns() + BUILD_AHEAD_NS - self._clock_start_ns
                 await self._play_feed()
 
     async def _play_feed(self) -> None:
         active: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
             while True:
-                start_ns = self._feed.next_start_ns(len(active), self._now_ns())
+                now_ns = max(self._now_ns(), self._clock_start_ns)
+                start_ns = self._feed.next_start_ns(len(active), now_ns)
                 if start_ns is None and not active:
                     return
                 if start_ns is not None and start_ns - BUILD_AHEAD_NS <= self._now_ns():

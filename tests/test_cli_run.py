@@ -89,6 +89,7 @@ def test_wall_clock_needs_no_server_of_the_users(trace: Path, tmp_path: Path) ->
     columns = ["session_id", "turn_id", "output_tokens", "cached_tokens", "steps", "prefill_ns"]
     tables = [pl.read_parquet(tmp_path / name / REQUESTS).select(columns) for name in ("virtual", "wall")]
     assert tables[0].equals(tables[1])
+    assert RunReader(tmp_path / "wall").manifest.options["model"] == "gemma4-31b/pd"
     manifests = [RunReader(tmp_path / name).manifest for name in ("virtual", "wall")]
     assert manifests[0].conditions == manifests[1].conditions
     assert (manifests[0].trace_lines_read, manifests[0].trace_lines_skipped) == (6, 0)
@@ -267,6 +268,22 @@ def test_the_server_of_a_wall_clock_run_ends_with_it(tmp_path: Path, how: signal
     assert RunReader(out).incomplete
     done = agentload("replay", "--resume", out)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_background_job_of_a_script_can_be_told_to_end(tmp_path: Path) -> None:
+    """A shell without job control ignores SIGINT for what it starts with `&`."""
+    out = tmp_path / "run"
+    args = [sample_path("weka_trace_0086.json"), "--clock", "wall", "--speed", "2000", "--out", out]
+    command = [sys.executable, "-m", "agentload", "replay", *map(str, args)]
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    ignoring += "os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen([sys.executable, "-c", ignoring, *command], stderr=subprocess.PIPE) as process:
+        journal = out / "requests.jsonl"
+        while not (journal.exists() and journal.stat().st_size):
+            assert process.poll() is None
+        process.terminate()
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, b"interrupted: " in stderr) == (1, True)
 
 
 def test_the_key_of_an_endpoint_is_not_written(trace: Path, tmp_path: Path) -> None:

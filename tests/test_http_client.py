@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from time import perf_counter_ns
@@ -171,6 +173,35 @@ async def test_interim_answers_do_not_hide_the_arrivals() -> None:
     (answer,) = await post(handler)
     assert (answer.status, answer.error, answer.body) == (200, None, b"data: x\n\n" * 3)
     assert {9, 18, 27} <= set(answer.marks.body_bytes)
+
+
+@pytest.mark.parametrize("begun", [b"", b"5"])
+async def test_an_endpoint_that_sends_a_head_and_no_body_fails(begun: bytes) -> None:
+    async def handler(writer: asyncio.StreamWriter, _: int) -> None:
+        await _send(writer, HEAD + begun)
+        await asyncio.Event().wait()
+
+    async with serve(handler) as url, StampingClient(idle_s=0.2) as client:
+        answer = await client.post(url, b"{}", {})
+    assert (answer.status, answer.error) == (200, "nothing came from the endpoint for 0.2 s")
+
+
+async def test_a_connection_that_is_reset_as_it_is_reused_is_tried_once_more() -> None:
+    answered = 0
+
+    async def handler(writer: asyncio.StreamWriter, number: int) -> None:
+        nonlocal answered
+        if number:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            return
+        answered += 1
+        await _send(writer, HEAD + chunk(b"data: x\n\n") + b"0\r\n\r\n")
+
+    answers = await post(handler, times=3)
+    assert [answer.error for answer in answers] == [None] * 3
+    assert answered == 3
 
 
 @pytest.mark.parametrize("chunks", [0, 3])

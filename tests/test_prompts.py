@@ -120,6 +120,37 @@ def test_a_prompt_that_leaves_the_previous_one_shares_what_the_blocks_say() -> N
     assert words_first[16:] != words_second[16:24]
 
 
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 90), st.integers(0, 12)), min_size=1, max_size=6),
+    numbers_partial=st.booleans(),
+    output=st.integers(0, 40),
+)
+def test_blocks_of_any_length_give_exact_messages(
+    sizes: list[tuple[int, int]], numbers_partial: bool, output: int
+) -> None:
+    """Prompts grow, shrink and branch; the partial block at an end has a number or has none."""
+    prompts = []
+    for tokens, branch in sizes:
+        blocks = -(-tokens // 8) if numbers_partial else tokens // 8
+        prompts.append(
+            (tokens, [block if block < branch else block + 100 * branch for block in range(blocks)])
+        )
+    session = _chain(*prompts, output=output)
+    planner = PromptPlanner(session)
+    for turn, messages in zip(session.turns, _bodies(session), strict=True):
+        assert sum(run.tokens for run in planner.plan(turn).runs) == turn.input_tokens
+        assert sum(map(_tokens, messages)) == turn.input_tokens
+        assert messages[-1]["role"] in ("user", "tool")
+
+
+def test_a_numbered_partial_block_that_fills_up_is_whole() -> None:
+    session = _chain((12, [1, 2]), (32, [1, 2, 3, 4]))
+    planner = PromptPlanner(session)
+    planner.plan(session.turns[0])
+    prompt = planner.plan(session.turns[1])
+    assert ([run.tokens for run in prompt.runs], prompt.shared_tokens) == ([8] * 4, 12)
+
+
 @pytest.mark.parametrize(("total", "ids"), [(30, [1, 2, 3, 4]), (32, [1, 2, 3, 4]), (40, [1, 2])])
 def test_block_counts_need_not_fit_the_length(total: int, ids: list[int]) -> None:
     session = _chain((total, ids))

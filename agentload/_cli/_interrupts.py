@@ -1,4 +1,4 @@
-"""Being told to stop while a file is written."""
+"""Being told to stop while something is written."""
 
 from __future__ import annotations
 
@@ -18,24 +18,39 @@ _LIKE_CTRL_C = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def interruptible_write(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the block as an exception, then say so and exit with 1.
+def like_ctrl_c() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP do what Ctrl-C does; a SIGHUP that is ignored (`nohup`) stays so.
 
-    The block removes what it has written of `path` so far. A SIGHUP that is ignored (`nohup`) stays so.
+    A shell that starts a job in the background ignores SIGINT for it. Ctrl-C cannot reach such a job, but
+    what it does must still be there to be done.
     """
-    before = {number: signal.getsignal(number) for number in _LIKE_CTRL_C}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_LIKE_CTRL_C)}
+    if before[signal.SIGINT] is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in _LIKE_CTRL_C:
+        if before[number] is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
         yield
-    except KeyboardInterrupt:
-        click.echo(f"interrupted: {printable(Path(path))} is not written", err=True)
-        sys.exit(1)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
+@contextmanager
+def interruptible_write(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP end the block as an exception, then say so and exit with 1.
+
+    The block removes what it has written of `path` so far.
+    """
+    try:
+        with like_ctrl_c():
+            yield
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {printable(Path(path))} is not written", err=True)
+        sys.exit(1)
+
+
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    # asyncio's runner has a handler of its own for SIGINT, which ends its tasks in order.
+    signal.raise_signal(signal.SIGINT)

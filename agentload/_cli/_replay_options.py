@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.core import ParameterSource
+
+from agentload._cli._interrupts import like_ctrl_c
 
 if TYPE_CHECKING:
     from agentload._replay import ReplayResult
@@ -109,10 +110,8 @@ def replay_with_progress(trace: Path | None, values: dict[str, Any]) -> ReplayRe
 
     options = _options(trace, values)
     trace = options.trace
-    # Told to end, a run ends as by Ctrl-C: what was recorded is kept.
-    for told in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(told, lambda *_: signal.raise_signal(signal.SIGINT))
-    with _progress(f"{trace.name} on {options.target}, {options.clock} clock") as advance:
+    label = f"{trace.name} on {options.target}, {options.clock} clock"
+    with like_ctrl_c(), _progress(label) as advance:
         result = replay(options, advance)
     show_problems(trace, result.trace)
     return result
