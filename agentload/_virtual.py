@@ -63,14 +63,14 @@ class VirtualRun:
         while True:
             if self._start_may_have_come:
                 self._start_sessions(now_ns)
-            engine_ns = engine.next_event_ns()
             next_ns = heap[0][0] if heap else self._start_ns
             if self._start_ns is not None and next_ns is not None and self._start_ns < next_ns:
                 next_ns = self._start_ns
             # The engine goes first at equal times: what an answer releases is then due at that same time.
-            if engine_ns is not None and (next_ns is None or engine_ns <= next_ns):
-                now_ns = max(now_ns, engine_ns)
-                for emission in engine.advance(now_ns):
+            emissions = engine.advance_to_emission(next_ns)
+            if emissions:
+                now_ns = max(now_ns, emissions[-1].at_ns)
+                for emission in emissions:
                     self._take(emission)
             elif next_ns is None:
                 return

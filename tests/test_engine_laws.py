@@ -110,6 +110,23 @@ def test_asking_at_other_times_changes_nothing(
 
 
 @settings(max_examples=25)
+@given(workloads())
+def test_going_from_emission_to_emission_is_going_from_event_to_event(
+    deployment: Deployment, arrivals: Arrivals
+) -> None:
+    engine = build_engine(deployment, 5)
+    found: list[object] = []
+    for at_ns, asked in [*sorted(arrivals, key=lambda arrival: arrival[0]), (None, None)]:
+        while emissions := engine.advance_to_emission(at_ns):
+            assert len({each.at_ns for each in emissions}) == 1
+            found += [(each.request_id, each.at_ns, type(each)) for each in emissions]
+        if asked is not None and at_ns is not None:
+            engine.submit(asked, at_ns)
+    expected = drive(build_engine(deployment, 5), arrivals)
+    assert found == [(each.request_id, each.at_ns, type(each)) for each in expected]
+
+
+@settings(max_examples=25)
 @given(workloads(), st.data())
 def test_progress_is_what_the_timeline_says(
     deployment: Deployment, arrivals: Arrivals, data: st.DataObject

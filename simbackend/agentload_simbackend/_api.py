@@ -126,6 +126,14 @@ class Engine(Protocol):
         """Let time pass up to and including `now_ns`; return what happened, in order of time."""
         ...
 
+    def advance_to_emission(self, limit_ns: int | None) -> list[Emission]:
+        """Let time pass until something is emitted, at the most up to `limit_ns` (`None`: without end).
+
+        Returns what is emitted at that one time; nothing if nothing is until `limit_ns`, the time of the
+        engine then standing anywhere up to there. The same as `advance` from event to event, in one call.
+        """
+        ...
+
     def next_step_ns(self) -> int | None:
         """End of the next decode step that any replica finishes, `None` when nothing decodes."""
         ...

@@ -128,6 +128,22 @@ class SimEngine:
         out, self._out = self._out, []
         return out
 
+    def advance_to_emission(self, limit_ns: int | None) -> list[Emission]:
+        """Let time pass until something is emitted, at the most up to `limit_ns`; see `Engine`."""
+        events = self._events
+        while not self._out and events:
+            at_ns, sequence, act, subject = events[0]
+            if limit_ns is not None and at_ns > limit_ns:
+                break
+            heappop(events)
+            if subject.event_seq == sequence:
+                self._now_ns = at_ns
+                act(subject, at_ns)
+        if self._out:
+            self._run(self._out[-1].at_ns)
+        out, self._out = self._out, []
+        return out
+
     def next_step_ns(self) -> int | None:
         """End of the next decode step after the last time told, `None` when nothing decodes."""
         ends = [end for batch in self._batches if (end := batch.next_step_ns(self._now_ns)) is not None]

@@ -104,6 +104,11 @@ class FixedStepEngine:
                 self._forget(emission.request_id)
         return emissions
 
+    def advance_to_emission(self, limit_ns: int | None) -> list[Emission]:
+        """Let time pass until something is emitted, at the most up to `limit_ns`."""
+        at_ns = self.next_event_ns()
+        return [] if at_ns is None or (limit_ns is not None and at_ns > limit_ns) else self.advance(at_ns)
+
     def next_step_ns(self) -> int | None:
         """End of the next step, `None` when nothing decodes."""
         return (self._now_ns // self._step_ns + 1) * self._step_ns if self._decoding else None
