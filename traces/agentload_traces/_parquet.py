@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -135,10 +136,26 @@ def write_parquet(file: BinaryIO, turns: Iterable[Turn]) -> None:
         maintain_order=True,
         metadata={_FORMAT_KEY: _FORMAT},
     )
+    _keep_sigint_from_polars()
     try:
         _call_interruptibly(sink, stop)
     except pl.exceptions.PolarsError as error:  # what the operating system said, in words of Polars
         raise OSError(str(error).splitlines()[0]) from None
+
+
+def _keep_sigint_from_polars() -> None:
+    """Give SIGINT back to Python.
+
+    Polars hooks into it at its first query, and a Ctrl-C during a sink then panics in its threads, which
+    can abort the process. It does not hook in again.
+    """
+    import polars as pl
+
+    if threading.current_thread() is threading.main_thread():
+        pl.select(pl.len()).lazy().collect()
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _call_interruptibly(sink: Callable[[], object], stop: threading.Event) -> None:
