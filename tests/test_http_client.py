@@ -26,8 +26,11 @@ def chunk(data: bytes) -> bytes:
 async def serve(handler: Handler) -> AsyncIterator[str]:
     """A server that hands each request's writer, and its number on the connection, to `handler`."""
 
+    tasks: set[asyncio.Task[None] | None] = set()
+
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = 0
+        tasks.add(asyncio.current_task())
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -37,15 +40,21 @@ async def serve(handler: Handler) -> AsyncIterator[str]:
                 await reader.readexactly(length)
                 await handler(writer, number)
                 number += 1
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()
+    host, port = server.sockets[0].getsockname()
+    try:
         yield f"http://{host}:{port}/"
+    finally:
+        server.close()
+        for task in tasks:
+            assert task is not None
+            task.cancel()
+        await server.wait_closed()
 
 
 async def post(handler: Handler, times: int = 1) -> list[Answer]:
