@@ -123,15 +123,22 @@ class PromptPlanner:
         scope = f"session\0{self._session_id}" if blocks.scope == "session" else "trace"
         whole = min(turn.input_tokens // size, len(ids))
         head = min(_equal_head(ids, before.block_ids), whole)
-        # A partial block that had a number may be whole now.
-        runs = [run if run.tokens == size else PromptRun(run.key, size) for run in before.runs[:head]]
+        if head > 1 and before.runs[0].tokens != size:
+            head = 0
+        runs = list(before.runs[:head])
+        if runs:
+            # A partial block that had a number may be whole now.
+            runs[-1] = PromptRun(runs[-1].key, size)
         runs += [PromptRun(f"{scope}\0block\0{block}", size) for block in ids[head:whole]]
         rest = turn.input_tokens - whole * size
         if rest:
             block = self._block_at(turn, ids, whole, rest, size)
             key = self._own_key(turn) if block is None else f"{scope}\0block\0{block}"
             runs.append(PromptRun(key, rest))
-        return Prompt(tuple(runs), shared_tokens(before.runs, runs))
+        # All known blocks before the last are whole and equal, so only the end need be compared.
+        equal = max(head - 1, 0)
+        shared = equal * size + shared_tokens(before.runs[equal:], runs[equal:])
+        return Prompt(tuple(runs), shared)
 
     def _block_at(self, turn: Turn, ids: tuple[int, ...], whole: int, rest: int, size: int) -> int | None:
         """The id of the partial block at the end of a prompt, if the trace gives it one.
