@@ -13,16 +13,29 @@ from agentload_simbackend._api import (
     Emission,
     Engine,
     EngineRequest,
+    Failed,
     Finished,
     FirstToken,
+    LatencyClass,
     Phases,
     PromptRun,
     Rejected,
 )
 from agentload_simbackend._deployment import Deployment
 from agentload_simbackend._engine import build_engine
+from agentload_simbackend._faults import (
+    ChipsDown,
+    Drain,
+    Fault,
+    KvLoss,
+    LinkDown,
+    PowerCap,
+    Refuse,
+    Reset,
+    Stall,
+)
 from agentload_simbackend._figures import Figure, derived_figures
-from agentload_simbackend._load import list_deployments, load_deployment
+from agentload_simbackend._load import list_deployments, list_models, load_deployment, load_model
 from agentload_simbackend._quantity import Quantity, shown_number
 from agentload_simbackend._wire import (
     AGENT_HEADER,
@@ -43,26 +56,39 @@ __all__ = [
     "TURN_HEADER",
     "Arrival",
     "ArrivalsFunction",
+    "ChipsDown",
     "Deployment",
+    "Drain",
     "Emission",
     "Engine",
     "EngineRequest",
+    "Failed",
+    "Fault",
     "Figure",
     "Finished",
     "FirstToken",
+    "KvLoss",
+    "LatencyClass",
+    "LinkDown",
     "Phases",
+    "PowerCap",
     "PromptRun",
     "Quantity",
+    "Refuse",
     "Rejected",
+    "Reset",
     "ServerTimes",
     "SimServer",
     "SimulatedModel",
+    "Stall",
     "build_engine",
     "decode_id",
     "derived_figures",
     "encode_id",
     "list_deployments",
+    "list_models",
     "load_deployment",
+    "load_model",
     "shown_number",
 ]
 

@@ -7,9 +7,14 @@ answers with emissions. Both drivers, virtual time and wall clock, use only `Eng
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
+
+from agentload_simbackend._faults import Fault
+
+LatencyClass = Literal["interactive", "standard", "batch"]
+"""Whom the router serves first; see `Router.allowance`."""
 
 
 class PromptRun(NamedTuple):
@@ -31,6 +36,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
         request with the same context may still be resident.
     prompt_runs: content of the prompt; their tokens sum to `input_tokens`.
     output_tokens: how many tokens the answer has, at least 1.
+    content: content class, which decides the acceptance length (`None`: the deployment's default).
+    latency_class: how the router ranks it.
     """
 
     request_id: int
@@ -40,6 +47,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_runs: Sequence[PromptRun]
     input_tokens: int
     output_tokens: int
+    content: str | None = None
+    latency_class: LatencyClass = "standard"
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -85,15 +94,38 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """A request was refused; `code` is a provider's error code, `message` one line with the arithmetic."""
+    """A request was refused; `code` is a provider's error code, `message` one line with the arithmetic.
+
+    status: what a server answers with (400, 429, 503). retry_after_s: when to try again, where that helps.
+    """
 
     request_id: int
     at_ns: int
     code: str
     message: str
+    status: int = 400
+    retry_after_s: float | None = None
 
 
-Emission = FirstToken | Finished | Rejected
+class Failed(msgspec.Struct, frozen=True):
+    """A request that was under way ended by a fault, before its answer was whole.
+
+    phases: where its time went until then; they sum to `at_ns` less its submission.
+    first_token_at_ns: `None` if nothing had come. output_tokens: how many had come, as `arrivals` gives them.
+    """
+
+    request_id: int
+    at_ns: int
+    code: str
+    message: str
+    phases: Phases
+    first_token_at_ns: int | None
+    output_tokens: int
+    replica: int | None
+    arrivals: ArrivalsFunction
+
+
+Emission = FirstToken | Finished | Rejected | Failed
 
 
 class ArrivalsFunction(Protocol):
@@ -116,6 +148,13 @@ class Engine(Protocol):
 
     def cancel(self, request_id: int, now_ns: int) -> None:
         """Forget a request and free what it holds; unknown or finished ids are ignored."""
+        ...
+
+    def inject(self, fault: Fault, now_ns: int) -> None:
+        """Let a fault or limit begin at `now_ns`, for as long as it says.
+
+        Raises `SpecError` if it cannot apply.
+        """
         ...
 
     def next_event_ns(self) -> int | None:

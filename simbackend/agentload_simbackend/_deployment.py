@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from agentload_simbackend._memory import KvShape
+from agentload_simbackend._model import ModelShape
+from agentload_simbackend._model_specs import Decoder, Drafter
 from agentload_simbackend._quantity import KINDS, Kind, Number, numbers_of, shown_number
 from agentload_simbackend._specs import (
-    Decoder,
     DeploymentSpec,
-    Drafter,
     GpuChip,
     GpuRack,
     Link,
     LpuChip,
-    LpuDecode,
     LpuRack,
+    LpuSide,
     Mode,
 )
 from agentload_simbackend._wire import SimulatedModel
@@ -42,11 +42,14 @@ class Deployment:
     spec: DeploymentSpec
     model: Decoder
     drafter: Drafter | None
-    link: Link
-    prefill_rack: GpuRack
-    prefill_chip: GpuChip
+    link: Link | None
+    split_link: Link | None
+    prefill_rack: GpuRack | None
+    prefill_chip: GpuChip | None
     decode_rack: LpuRack | GpuRack
     decode_chip: LpuChip | GpuChip
+    draft_rack: LpuRack | None
+    draft_chip: LpuChip | None
     spec_sha256: str
 
     def __repr__(self) -> str:
@@ -68,9 +71,24 @@ class Deployment:
         return self.spec.summary
 
     @cached_property
+    def shape(self) -> ModelShape:
+        """What the model's layers hold and compute."""
+        return ModelShape(self.model)
+
+    @cached_property
     def kv(self) -> KvShape:
         """Bytes of KV cache by tokens."""
-        return KvShape.of(self.model, self.spec.kv_bytes.whole)
+        return KvShape.of(self.shape, self.spec.kv_bytes.whole)
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Prompt and answer together can be no longer."""
+        return self.model.max_context.whole
+
+    @property
+    def cache_block_tokens(self) -> int:
+        """Prefix cache hits are whole blocks of so many tokens."""
+        return self.spec.prefill.cache_block.whole if self.spec.prefill else 1
 
     @property
     def draft_tokens(self) -> int:
@@ -83,34 +101,41 @@ class Deployment:
         speculation = self.spec.speculation
         return speculation.acceptance_length[speculation.content].value if speculation else 1.0
 
-    @property
-    def weights_bytes(self) -> int:
-        """One copy of the model's weights."""
-        return int(self.model.parameters.value * self.spec.weight_bytes.value)
+    def stored_bytes(self, chip: LpuChip | GpuChip) -> float:
+        """Bytes of a parameter as `chip` stores it: what it has no format for grows to its narrowest."""
+        published = self.spec.weight_bytes or self.model.weight_bytes
+        return max(published.value, chip.least_weight_bytes.value)
 
-    @property
-    def drafter_bytes(self) -> int:
-        """One copy of the drafter's weights."""
-        return int(self.drafter.parameters.value * self.spec.weight_bytes.value) if self.drafter else 0
+    def weights_bytes(self, chip: LpuChip | GpuChip) -> int:
+        """One copy of the model's weights on chips of a kind."""
+        return int(self.model.parameters.value * self.stored_bytes(chip))
+
+    def drafter_bytes(self, chip: LpuChip | GpuChip) -> int:
+        """One copy of the drafter's weights on chips of a kind."""
+        return int(self.drafter.parameters.value * self.stored_bytes(chip)) if self.drafter else 0
 
     @property
     def replica_kv_bytes(self) -> int:
         """Bytes that one decode replica has left for KV."""
-        memory = self.decode_chip.sram if isinstance(self.decode_chip, LpuChip) else self.decode_chip.hbm
-        decode = self.spec.decode
+        chip, decode = self.decode_chip, self.spec.decode
+        memory = chip.sram if isinstance(chip, LpuChip) else chip.hbm
         usable = memory.value * decode.chips_per_replica.value * decode.usable_memory.value
-        return int(usable) - self.weights_bytes - self.drafter_bytes
+        return int(usable) - self.weights_bytes(chip) - self.drafter_bytes(chip)
 
     @property
     def prefix_cache_bytes(self) -> int:
         """HBM that the prefill pool has left for its prefix cache."""
-        prefill = self.spec.prefill
-        usable = self.prefill_chip.hbm.value * prefill.gpus_per_instance.value * prefill.usable_memory.value
-        return (int(usable) - self.weights_bytes) * prefill.instances.whole
+        prefill, chip = self.spec.prefill, self.prefill_chip
+        if prefill is None or chip is None:
+            return 0
+        usable = chip.hbm.value * prefill.gpus_per_instance.value * prefill.usable_memory.value
+        return (int(usable) - self.weights_bytes(chip)) * prefill.instances.whole
 
     @property
     def link_bytes_per_s(self) -> float:
-        """Bandwidth of the hand-off into one decode replica."""
+        """Bandwidth of the hand-off into one decode replica; 0 without a link."""
+        if self.link is None:
+            return 0.0
         per_chip = self.link.bandwidth_per_chip.value * self.link.efficiency.value
         return per_chip * self.spec.decode.chips_per_replica.value
 
@@ -130,14 +155,22 @@ class Deployment:
         yield from numbers_of(self.model, "model")
         if self.drafter is not None:
             yield from numbers_of(self.drafter, "drafter")
-        yield from numbers_of(self.link, "link")
-        yield from numbers_of(self.prefill_rack, "prefill.rack")
-        for number in numbers_of(self.prefill_chip, "prefill.chip"):
-            if not number.path.startswith("prefill.chip.decode."):
-                yield number
-        yield from numbers_of(self.decode_rack, "decode.rack")
-        for number in numbers_of(self.decode_chip, "decode.chip"):
-            if not number.path.startswith("decode.chip.prefill."):
+        for link, name in ((self.link, "link"), (self.split_link, "split_link")):
+            if link is not None:
+                yield from numbers_of(link, name)
+        yield from self._numbers_of_side("prefill", self.prefill_rack, self.prefill_chip, ".decode.")
+        yield from self._numbers_of_side("decode", self.decode_rack, self.decode_chip, ".prefill.")
+        yield from self._numbers_of_side("draft", self.draft_rack, self.draft_chip, ".prefill.")
+
+    def _numbers_of_side(
+        self, side: str, rack: LpuRack | GpuRack | None, chip: LpuChip | GpuChip | None, unused: str
+    ) -> Iterator[Number]:
+        """Of a side's rack and chip all but what the other side would use."""
+        if rack is None or chip is None:
+            return
+        yield from numbers_of(rack, f"{side}.rack")
+        for number in numbers_of(chip, f"{side}.chip"):
+            if not number.path.startswith(f"{side}.chip{unused}"):
                 yield number
 
     def about(self) -> SimulatedModel:
@@ -179,42 +212,45 @@ class Deployment:
 def check_deployment(deployment: Deployment, where: str) -> None:
     """Raise `SpecError` if the parts do not fit together; `where` is the deployment's file."""
     spec = deployment.spec
-    expected = "lpu" if spec.mode == "pd" else "gpu"
-    found = "lpu" if isinstance(spec.decode, LpuDecode) else "gpu"
+    expected = "gpu" if spec.mode in ("rubin", "drafter") else "lpu"
+    found = "lpu" if isinstance(spec.decode, LpuSide) else "gpu"
     if found != expected:
         raise SpecError(f'{where}: decode.type is "{found}", must be "{expected}" in mode "{spec.mode}"')
-    if spec.mode == "rubin" and spec.decode.rack != spec.prefill.rack:
+    if spec.mode == "rubin" and spec.prefill is not None and spec.decode.rack != spec.prefill.rack:
         raise SpecError(
             f'{where}: decode.rack is "{spec.decode.rack}", must be the prefill rack in mode "rubin"'
         )
     _check_chips(deployment, where)
     _check_speculation(spec, where)
-    layers = deployment.model.full_attention_layers.value + deployment.model.sliding_layers.value
-    if layers != deployment.model.layers.value:
-        raise SpecError(
-            f"{where}: model {spec.model}: full and sliding layers are {layers:g}, not its layers"
-        )
-    for side, room in (("decode", deployment.replica_kv_bytes), ("prefill", deployment.prefix_cache_bytes)):
+    rooms = [("decode", deployment.replica_kv_bytes, deployment.decode_chip)]
+    if deployment.prefill_chip is not None:
+        rooms.append(("prefill", deployment.prefix_cache_bytes, deployment.prefill_chip))
+    for side, room, chip in rooms:
         if room <= 0:
+            weights = deployment.weights_bytes(chip) + deployment.drafter_bytes(chip)
             raise SpecError(
-                f"{where}: {side}: weights and drafter "
-                f"({(deployment.weights_bytes + deployment.drafter_bytes) / 1e9:.2f} GB) do not fit: "
+                f"{where}: {side}: weights and drafter ({weights / 1e9:.2f} GB) do not fit: "
                 f"{-room / 1e9:.2f} GB too few; give it more chips"
             )
 
 
 def _check_chips(deployment: Deployment, where: str) -> None:
     spec = deployment.spec
-    prefill = spec.prefill.gpus_per_instance.whole * spec.prefill.instances.whole
+    prefill = spec.prefill.gpus_per_instance.whole * spec.prefill.instances.whole if spec.prefill else 0
     decode = spec.decode.chips_per_replica.whole * spec.decode.replicas.whole
-    needs: list[tuple[str, int, GpuRack | LpuRack]]
+    needs: list[tuple[str, int, GpuRack | LpuRack, int]]
+    racks = spec.decode.racks.whole if isinstance(spec.decode, LpuSide) else 1
     if spec.mode == "rubin":
-        needs = [("prefill and decode", prefill + decode, deployment.prefill_rack)]
+        needs = [("prefill and decode", prefill + decode, deployment.decode_rack, 1)]
     else:
-        needs = [("prefill", prefill, deployment.prefill_rack), ("decode", decode, deployment.decode_rack)]
-    for side, chips, rack in needs:
-        if chips > rack.chips.whole:
-            raise SpecError(f"{where}: {side} takes {chips} chips, but {rack.name} has {rack.chips.whole}")
+        needs = [("decode", decode, deployment.decode_rack, racks)]
+        if deployment.prefill_rack is not None:
+            needs.insert(0, ("prefill", prefill, deployment.prefill_rack, 1))
+    for side, chips, rack, count in needs:
+        if chips > rack.chips.whole * count:
+            raise SpecError(
+                f"{where}: {side} takes {chips} chips, but {rack.name} has {rack.chips.whole * count}"
+            )
     if isinstance(deployment.decode_rack, LpuRack):
         largest = max(deployment.decode_rack.reach, default=0)
         if spec.decode.chips_per_replica.whole > largest:

@@ -39,6 +39,8 @@ class SimEngine:
         replicas = spec.decode.replicas.whole
         self._kv = deployment.kv
         self._max_context = deployment.model.max_context.whole
+        assert spec.prefill is not None
+        assert deployment.link is not None
         self._cache_block = spec.prefill.cache_block.whole
         self._link_bytes_per_ns = deployment.link_bytes_per_s / 1e9
         self._link_latency_ns = round(deployment.link.latency.value * 1e9)

@@ -16,7 +16,7 @@ _STREAM_TOKENS, _STREAM_OUTPUT_TOKENS = 100_000, 1_000
 _KV = r"model\.|kv_bytes$"
 _STEP = (
     rf"{_KV}|drafter\.|weight_bytes$|speculation\.draft_tokens$"
-    r"|decode\.(chip\.|rack\.|chip_time_per_layer$|chips_per_replica$)"
+    r"|decode\.(chip\.|rack\.|operation_time$|chips_per_replica$)"
 )
 _MEMORY = (
     rf"{_KV}|drafter\.parameters$|weight_bytes$"

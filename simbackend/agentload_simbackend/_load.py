@@ -11,29 +11,42 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentload_simbackend._deployment import Deployment, check_deployment
+from agentload_simbackend._model_specs import Decoder, Drafter
 from agentload_simbackend._quantity import check_units
 from agentload_simbackend._specs import (
-    Decoder,
     DeploymentSpec,
-    Drafter,
     GpuChip,
     GpuRack,
     Link,
     LpuChip,
-    LpuDecode,
     LpuRack,
+    LpuSide,
 )
 from agentload_traces import SpecError
 
 _SPECS = Path(__file__).parent / "specs"
 
 _T = TypeVar("_T")
+_RackT = TypeVar("_RackT", LpuRack, GpuRack)
 
 
 def list_deployments() -> list[str]:
     """Names of the built-in deployments, such as `gemma4-31b/pd`."""
-    root = _SPECS / "deployments"
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.toml"))
+    return _names("deployments")
+
+
+def list_models() -> list[str]:
+    """Names of the built-in decoders, such as `gemma-4-31b`."""
+    return [
+        name
+        for name in _names("models")
+        if _parse(_SPECS / "models" / f"{name}.toml").get("type") == "decoder"
+    ]
+
+
+def load_model(name_or_path: str | Path) -> Decoder:
+    """Load a decoder: a built-in name, or the path of a TOML file. Raises `SpecError`."""
+    return _Files().read("model", "models", str(name_or_path), Decoder)[0]
 
 
 def load_deployment(name_or_path: str | Path) -> Deployment:
@@ -44,31 +57,41 @@ def load_deployment(name_or_path: str | Path) -> Deployment:
     """
     files = _Files()
     spec, path = files.read("deployment", "deployments", str(name_or_path), DeploymentSpec)
-    prefill_rack, rack_path = files.read("prefill.rack", "racks", spec.prefill.rack, GpuRack, path)
-    prefill_chip, _ = files.read("prefill.chip", "chips", prefill_rack.chip, GpuChip, rack_path, "chip")
+    prefill_rack: GpuRack | None = None
+    prefill_chip: GpuChip | None = None
+    draft_rack: LpuRack | None = None
+    draft_chip: LpuChip | None = None
+    if spec.prefill is not None:
+        prefill_rack, prefill_chip = files.rack("prefill", spec.prefill.rack, GpuRack, GpuChip, path)
     decode_rack: LpuRack | GpuRack
     decode_chip: LpuChip | GpuChip
-    if isinstance(spec.decode, LpuDecode):
-        decode_rack, rack_path = files.read("decode.rack", "racks", spec.decode.rack, LpuRack, path)
-        decode_chip, _ = files.read("decode.chip", "chips", decode_rack.chip, LpuChip, rack_path, "chip")
+    if isinstance(spec.decode, LpuSide):
+        decode_rack, decode_chip = files.rack("decode", spec.decode.rack, LpuRack, LpuChip, path)
     else:
-        decode_rack, rack_path = files.read("decode.rack", "racks", spec.decode.rack, GpuRack, path)
-        decode_chip, _ = files.read("decode.chip", "chips", decode_rack.chip, GpuChip, rack_path, "chip")
+        decode_rack, decode_chip = files.rack("decode", spec.decode.rack, GpuRack, GpuChip, path)
+    if spec.draft is not None:
+        draft_rack, draft_chip = files.rack("draft", spec.draft.lpus.rack, LpuRack, LpuChip, path)
     drafter = None
     if spec.speculation is not None:
         name = spec.speculation.drafter
         drafter, _ = files.read("speculation.drafter", "models", name, Drafter, path)
     model, _ = files.read("model", "models", spec.model, Decoder, path)
-    link, _ = files.read("link", "links", spec.link, Link, path)
+    link = files.read("link", "links", spec.link, Link, path)[0] if spec.link else None
+    split_link = (
+        files.read("split_link", "links", spec.split_link, Link, path)[0] if spec.split_link else None
+    )
     deployment = Deployment(
         spec=spec,
         model=model,
         drafter=drafter,
         link=link,
+        split_link=split_link,
         prefill_rack=prefill_rack,
         prefill_chip=prefill_chip,
         decode_rack=decode_rack,
         decode_chip=decode_chip,
+        draft_rack=draft_rack,
+        draft_chip=draft_chip,
         spec_sha256=files.sha256(),
     )
     check_deployment(deployment, _shown(path))
@@ -99,6 +122,13 @@ class _Files:
         self._contents[role] = content
         return _convert(content, shape, _shown(path)), path
 
+    def rack(
+        self, side: str, name: str, rack_shape: type[_RackT], chip_shape: type[_T], referrer: Path
+    ) -> tuple[_RackT, _T]:
+        """Read the rack of a side and its chip."""
+        rack, path = self.read(f"{side}.rack", "racks", name, rack_shape, referrer)
+        return rack, self.read(f"{side}.chip", "chips", rack.chip, chip_shape, path, "chip")[0]
+
     def sha256(self) -> str:
         """Hash of the contents, wherever the files stand: comments and layout do not change it."""
         text = json.dumps(self._contents, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -116,11 +146,16 @@ def _find(folder: str, name: str, referrer: Path | None, field: str) -> Path:
     path = root / f"{name}.toml"
     if path.is_file() and ".." not in name:
         return path
-    known = sorted(found.relative_to(root).with_suffix("").as_posix() for found in root.rglob("*.toml"))
+    known = _names(folder)
     raise SpecError(
         f"{where}no {folder.removesuffix('s')} named {name!r}; there are {', '.join(known)}, "
         "or the path of a .toml file"
     )
+
+
+def _names(folder: str) -> list[str]:
+    root = _SPECS / folder
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.toml"))
 
 
 def _parse(path: Path) -> dict[str, Any]:

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from agentload_simbackend._specs import Decoder
+from agentload_simbackend._model import ModelShape
 
 
 class KvShape(NamedTuple):
-    """KV cache of one model: full-attention layers grow with the context, sliding ones up to the window."""
+    """KV cache of one model.
+
+    Full-attention layers grow with the context, sliding ones up to the window; a state space has one state
+    per stream.
+    """
 
     bytes_per_token: int
     sliding_bytes_per_token: int
     window_tokens: int
+    state_bytes: int
 
     @classmethod
-    def of(cls, model: Decoder, bytes_per_element: int) -> KvShape:
-        """K and V stored apart, for every KV head."""
-        full = model.full_attention_layers.whole * model.kv_heads_full.whole * model.head_dim_full.whole
-        sliding = model.sliding_layers.whole * model.kv_heads_sliding.whole * model.head_dim_sliding.whole
-        return cls(2 * full * bytes_per_element, 2 * sliding * bytes_per_element, model.window.whole)
+    def of(cls, shape: ModelShape, bytes_per_element: int) -> KvShape:
+        """K and V stored apart, for every KV head; states in their own format."""
+        return cls(
+            shape.kv_elements_per_token * bytes_per_element,
+            shape.window_elements_per_token * bytes_per_element,
+            shape.window_tokens,
+            shape.state_bytes,
+        )
 
     @property
     def window_bytes(self) -> int:
         """Sliding-window part of one stream, allocated whole."""
         return self.sliding_bytes_per_token * self.window_tokens
 
+    @property
+    def fixed_bytes(self) -> int:
+        """What a stream reserves whatever its context: windows and states."""
+        return self.window_bytes + self.state_bytes
+
     def stream_bytes(self, tokens: int) -> int:
         """What a stream of `tokens` tokens (prompt and answer) reserves."""
-        return tokens * self.bytes_per_token + self.window_bytes
+        return tokens * self.bytes_per_token + self.fixed_bytes
 
     def missing_window_tokens(self, prompt_tokens: int, resident_tokens: int, past_tokens: int | None) -> int:
         """For how many of a prompt's tokens a hand-off brings the sliding-window part.
@@ -48,7 +61,8 @@ class KvShape(NamedTuple):
     def transfer_bytes(self, tokens: int, window_tokens: int) -> int:
         """What a hand-off of `tokens` tokens carries, `window_tokens` of them with their sliding window.
 
-        More than the model's window there never is of it.
+        More than the model's window there never is of it. States cross with every hand-off, for every prefill
+        changes them.
         """
         windowed = window_tokens if window_tokens < self.window_tokens else self.window_tokens
-        return tokens * self.bytes_per_token + windowed * self.sliding_bytes_per_token
+        return tokens * self.bytes_per_token + windowed * self.sliding_bytes_per_token + self.state_bytes

@@ -9,15 +9,15 @@ class PrefillModel:
     """Compute-bound prefill of one instance, after a cached prefix."""
 
     def __init__(self, deployment: Deployment) -> None:
-        model, chip = deployment.model, deployment.prefill_chip
-        core = model.parameters.whole - model.embedding_parameters.whole
-        self._linear = 2 * core
-        per_key = 4 * model.query_heads.whole
-        self._full = per_key * model.full_attention_layers.whole * model.head_dim_full.whole
-        self._sliding = per_key * model.sliding_layers.whole * model.head_dim_sliding.whole
-        self._window = model.window.whole
-        rate = chip.fp8_flops.value * chip.flops_efficiency.value
-        self._flops_per_s = rate * deployment.spec.prefill.gpus_per_instance.value
+        shape, chip, prefill = deployment.shape, deployment.prefill_chip, deployment.spec.prefill
+        assert chip is not None
+        assert prefill is not None
+        self._linear = 2 * shape.active_core_parameters
+        self._full = shape.flops_per_key
+        self._sliding = shape.window_flops_per_key
+        self._window = shape.window_tokens
+        rate = (chip.fp8_flops or chip.bf16_flops).value * chip.prefill.flops_efficiency.value
+        self._flops_per_s = rate * prefill.gpus_per_instance.value
         self.latency_ns = round(chip.prefill.latency.value * 1e9)
         """The constant part: latency that does not occupy the GPUs."""
 

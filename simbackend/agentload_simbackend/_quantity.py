@@ -118,24 +118,32 @@ def _bounds(unit: Unit) -> str:
 
 
 def _quantities(spec: msgspec.Struct, prefix: str) -> Iterator[tuple[str, Quantity, Unit]]:
-    """Walk the struct's fields: quantities, tables of quantities keyed by size or class, nested structs."""
+    """Walk the struct's fields: quantities, tables of them by size or class, structs, lists of these."""
     hints = get_type_hints(type(spec), include_extras=True)
     for field in spec.__struct_fields__:
         value = getattr(spec, field)
         path = f"{prefix}.{field}" if prefix else field
         if isinstance(value, Quantity):
             yield path, value, _unit(hints[field])
-        elif isinstance(value, dict) and get_origin(hints[field]) is dict:
+        elif isinstance(value, dict):
             element = get_args(hints[field])[1]
             if get_origin(element) is Annotated:
                 for key, item in value.items():
                     yield f"{path}.{key}", item, _unit(element)
         elif isinstance(value, msgspec.Struct):
             yield from _quantities(value, path)
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, msgspec.Struct):
+                    yield from _quantities(item, f"{path}.{index + 1}")
 
 
 def _unit(hint: Any) -> Unit:
+    """The unit of an annotated field, optional ones too."""
     for part in getattr(hint, "__metadata__", ()):
         if isinstance(part, Unit):
             return part
+    for choice in get_args(hint):
+        if get_origin(choice) is Annotated:
+            return _unit(choice)
     raise TypeError(f"{hint} has no unit")

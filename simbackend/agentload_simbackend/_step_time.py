@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agentload_simbackend._deployment import Deployment
-from agentload_simbackend._specs import Decoder, Drafter, GpuChip, LpuChip, LpuDecode, LpuRack
+from agentload_simbackend._model import ModelShape
+from agentload_simbackend._model_specs import Drafter
+from agentload_simbackend._specs import GpuChip, LpuChip, LpuRack, LpuSide
 
 
 class StepLine(NamedTuple):
@@ -65,21 +67,23 @@ def _largest(lines: tuple[StepLine, ...]) -> list[StepTime]:
 def step_model(deployment: Deployment) -> StepModel:
     """The step model of the deployment's decode replicas."""
     chip, rack, decode = deployment.decode_chip, deployment.decode_rack, deployment.spec.decode
-    if isinstance(chip, LpuChip) and isinstance(rack, LpuRack) and isinstance(decode, LpuDecode):
+    if isinstance(chip, LpuChip) and isinstance(rack, LpuRack) and isinstance(decode, LpuSide):
         return StepModel(lambda batch: _lpu_lines(deployment, chip, rack, decode, batch))
     assert isinstance(chip, GpuChip)
     return StepModel(lambda batch: _gpu_lines(deployment, chip, batch))
 
 
 def _lpu_lines(
-    deployment: Deployment, chip: LpuChip, rack: LpuRack, decode: LpuDecode, batch: int
+    deployment: Deployment, chip: LpuChip, rack: LpuRack, decode: LpuSide, batch: int
 ) -> tuple[StepLine, ...]:
     """The latency sum of an LPU group (formulas: simbackend/README.md).
 
     T = L (phases x t_phase + t_chip) + T_gemm + T_attention + t_head
         + K (L_draft (phases x t_phase' + t_chip) + t_head) + t_host
     """
-    model, n = deployment.model, decode.chips_per_replica.value
+    model, shape, n = deployment.model, deployment.shape, decode.chips_per_replica.value
+    operation_s = (decode.operation_time or chip.operation_time).value
+    weights_bytes = deployment.weights_bytes(chip)
     drafts = deployment.draft_tokens
     tokens = batch * (drafts + 1)
     reach_s = rack.reach[min(size for size in rack.reach if size >= n)].value
@@ -88,23 +92,29 @@ def _lpu_lines(
 
     def layers_s(layers: float, hidden: float, tokens: int) -> float:
         phase_s = reach_s + tokens * hidden * 2 / chip.c2c_bandwidth.value
-        return layers * (rack.phases_per_layer.value * phase_s + decode.chip_time_per_layer.value)
+        return layers * (6 * phase_s + 20 * operation_s)
 
     gemm_s = max(
-        deployment.weights_bytes / sram,
+        weights_bytes / sram,
         2 * model.parameters.value * tokens / (flops * chip.gemm_efficiency.value),
     )
-    fixed_s = layers_s(model.layers.value, model.hidden.value, tokens) + gemm_s
+    fixed_s = layers_s(shape.layers, shape.hidden, tokens) + gemm_s
     fixed_s += rack.head_time.value + rack.host_time.value
     if deployment.drafter is not None:
         draft_s = layers_s(deployment.drafter.layers.value, deployment.drafter.hidden.value, batch)
         fixed_s += drafts * (draft_s + rack.head_time.value)
 
-    window = batch * model.window.value
-    exps = n * chip.exp_rate.value / ((drafts + 1) * model.query_heads.value)
-    fixed_s += model.sliding_layers.value * window / exps
-    exp_slope_s = model.full_attention_layers.value / exps
-    full, sliding = _attention_flops(model, drafts + 1)
+    window = batch * shape.window_tokens
+    exps = n * chip.exp_rate.value / (drafts + 1)
+    window_exps = sum(
+        kind.count * kind.mixer.exps_per_key for kind in shape.kinds if kind.mixer and kind.mixer.window
+    )
+    full_exps = sum(
+        kind.count * kind.mixer.exps_per_key for kind in shape.kinds if kind.mixer and kind.mixer.grows
+    )
+    fixed_s += window_exps * window / exps
+    exp_slope_s = full_exps / exps
+    full, sliding = _attention_flops(shape, drafts + 1)
     attention = flops * chip.attention_efficiency.value
     kv = deployment.kv
     return (
@@ -119,20 +129,21 @@ def _gpu_lines(deployment: Deployment, chip: GpuChip, batch: int) -> tuple[StepL
     T = max((weights + KV) / bandwidth, FLOPs / rate) + L x overhead
         + K (L_draft x overhead + drafter weights / bandwidth)
     """
-    model, n = deployment.model, deployment.spec.decode.chips_per_replica.value
+    model, shape, n = deployment.model, deployment.shape, deployment.spec.decode.chips_per_replica.value
+    weights_bytes = deployment.weights_bytes(chip)
     drafts, kv = deployment.draft_tokens, deployment.kv
     bandwidth = n * chip.hbm_bandwidth.value * chip.decode.hbm_efficiency.value
-    flops = n * chip.fp8_flops.value * chip.flops_efficiency.value
-    fixed_s = model.layers.value * chip.decode.layer_overhead.value
-    fixed_s += drafts * _gpu_draft_s(deployment.drafter, chip, deployment.drafter_bytes / bandwidth)
-    full, sliding = _attention_flops(model, drafts + 1)
+    flops = n * (chip.fp8_flops or chip.bf16_flops).value * chip.prefill.flops_efficiency.value
+    fixed_s = shape.layers * chip.decode.layer_overhead.value
+    fixed_s += drafts * _gpu_draft_s(deployment.drafter, chip, deployment.drafter_bytes(chip) / bandwidth)
+    full, sliding = _attention_flops(shape, drafts + 1)
     linear = batch * (drafts + 1) * 2 * model.parameters.value
     return (
         StepLine(
-            fixed_s + (deployment.weights_bytes + batch * kv.window_bytes) / bandwidth,
+            fixed_s + (weights_bytes + batch * kv.window_bytes) / bandwidth,
             kv.bytes_per_token / bandwidth,
         ),
-        StepLine(fixed_s + (linear + batch * sliding * model.window.value) / flops, full / flops),
+        StepLine(fixed_s + (linear + batch * sliding * shape.window_tokens) / flops, full / flops),
     )
 
 
@@ -142,8 +153,6 @@ def _gpu_draft_s(drafter: Drafter | None, chip: GpuChip, weights_s: float) -> fl
     return drafter.layers.value * chip.decode.layer_overhead.value + weights_s
 
 
-def _attention_flops(model: Decoder, tokens: int) -> tuple[float, float]:
+def _attention_flops(shape: ModelShape, tokens: int) -> tuple[float, float]:
     """FLOPs of scores and values for `tokens` queries: per context token (full layers), per window token."""
-    heads = 4 * tokens * model.query_heads.value
-    full = heads * model.full_attention_layers.value * model.head_dim_full.value
-    return full, heads * model.sliding_layers.value * model.head_dim_sliding.value
+    return tokens * shape.flops_per_key, tokens * shape.window_flops_per_key
