@@ -13,10 +13,14 @@ from agentload_simbackend import (
     Emission,
     Engine,
     EngineRequest,
+    Fault,
     Finished,
+    LatencyClass,
     PromptRun,
     load_deployment,
 )
+from agentload_simbackend._plan import ReplicaPlan
+from agentload_simbackend._setup import Setup, setup_of
 
 SPECS = Path(agentload_simbackend.__file__).parent / "specs"
 
@@ -28,6 +32,8 @@ def request(
     *,
     context: str | None = None,
     runs: list[PromptRun] | None = None,
+    latency_class: LatencyClass = "standard",
+    content: str | None = None,
 ) -> EngineRequest:
     """A request of its own session, or the next one of `context`."""
     name = f"session {request_id}" if context is None else context
@@ -39,7 +45,39 @@ def request(
         prompt_runs=[PromptRun(name, input_tokens)] if runs is None else runs,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
+        latency_class=latency_class,
+        content=content,
     )
+
+
+def roomy(
+    name: str,
+    *,
+    tokens: int | None = None,
+    streams: int = 1,
+    replicas: int = 1,
+    seed: int = 0,
+    **rules: Any,
+) -> Setup:
+    """A built-in deployment with so many replicas, each with room for streams of so many tokens in all.
+
+    rules: what of the router's rules is otherwise.
+    """
+    setup = setup_of(load_deployment(name), seed)
+    first = [each for each in setup.plan.replicas if not each.spill][:replicas]
+    if tokens is not None:
+        first = [_with_room(each, tokens, streams) for each in first]
+    spill = [each for each in setup.plan.replicas if each.spill]
+    plan = setup.plan._replace(replicas=(*first, *spill))
+    return setup._replace(plan=plan, rules=setup.rules._replace(**rules))
+
+
+def _with_room(plan: ReplicaPlan, tokens: int, streams: int) -> ReplicaPlan:
+    pools = (
+        pool._replace(capacity_bytes=pool.bytes_per_token * tokens + pool.bytes_per_stream * streams)
+        for pool in plan.pools
+    )
+    return plan._replace(pools=tuple(pools))
 
 
 def drive(
@@ -47,6 +85,7 @@ def drive(
     arrivals: Iterable[tuple[int, EngineRequest]],
     *,
     cancels: Iterable[tuple[int, int]] = (),
+    injects: Iterable[tuple[int, Fault]] = (),
     stops: Iterable[int] = (),
     at_stop: Callable[[int], None] = lambda now_ns: None,
 ) -> list[Emission]:
@@ -54,6 +93,7 @@ def drive(
     actions: list[tuple[int, int, Any]] = [(at_ns, 0, asked) for at_ns, asked in arrivals]
     actions += [(at_ns, 1, request_id) for at_ns, request_id in cancels]
     actions += [(at_ns, 2, None) for at_ns in stops]
+    actions += [(at_ns, 3, fault) for at_ns, fault in injects]
     actions.sort(key=lambda action: action[:2])
     actions.reverse()
     out: list[Emission] = []
@@ -65,6 +105,8 @@ def drive(
                 engine.submit(value, at_ns)
             elif what == 1:
                 engine.cancel(value, at_ns)
+            elif what == 3:
+                engine.inject(value, at_ns)
             else:
                 out += engine.advance(at_ns)
                 at_stop(at_ns)

@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 
 import pytest
-from engine_driving import answer, drive, finished_by_id, request, variant, write_variant
+from engine_driving import answer, drive, finished_by_id, request, variant
 
 from agentload_simbackend import build_engine, load_deployment
+from agentload_simbackend._plan import build_plan
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -36,7 +37,8 @@ def speeds(name: str, requests: int, seed: int) -> list[float]:
 @pytest.mark.parametrize("name", ["gemma4-31b/pd", "gemma4-31b/pd-1replica"])
 def test_fixed_point_at_100k(name: str) -> None:
     found = speeds(name, 2_000, seed=0)
-    assert median(found) == pytest.approx(3_393, rel=0.01)
+    # Artificial Analysis at 100K; the fit is to more than this one.
+    assert median(found) == pytest.approx(3_431, rel=0.03)
     # Between-prompt spread, which SPEED-Bench coding P80 over median (1.158) fixes.
     assert sorted(found)[1_600] / median(found) == pytest.approx(1.15, abs=0.02)
 
@@ -71,63 +73,45 @@ def steps_at(name: str, batch: int, context: int, folder: Path) -> float:
     return next(later - at for at, later in pairwise(times) if at >= start_ns) / S
 
 
-@pytest.mark.parametrize(
-    ("batch", "per_user"), [(1, 3_393), (2, 3_275), (4, 3_061), (8, 2_707), (12, 2_426), (16, 2_199)]
-)
-def test_batch_slows_each_stream_as_calibrated(tmp_path: Path, batch: int, per_user: int) -> None:
-    step_s = steps_at("gemma4-31b/pd-1replica", batch, 100_000, tmp_path)
-    assert 3.856 / step_s == pytest.approx(per_user, rel=0.003)
+@pytest.mark.parametrize("batch", [1, 2, 4, 8, 12, 16])
+def test_steps_of_a_batch_are_those_of_the_step_model(tmp_path: Path, batch: int) -> None:
+    name = "gemma4-31b/pd-1replica"
+    step_s = steps_at(name, batch, 100_000, tmp_path)
+    model = build_plan(load_deployment(name)).replicas[0].steps
+    assert step_s == pytest.approx(model.step(batch, batch * 101_000)[0] / S, rel=0.003)
 
 
-@pytest.mark.parametrize(
-    ("name", "context", "microseconds"),
-    [
-        ("gemma4-31b/pd-1replica", 251, 1_126.7),
-        ("gemma4-31b/pd-1replica", 100_000, 1_136.4),
-        ("gemma4-31b/pd", 251, 1_127.1),
-        ("gemma4-31b/pd", 100_000, 1_146.6),
-        # (30.70 GB + 4.52 GB) / (8 x 19.2 TB/s x 0.8) + 60 x 65 us + 7 x (4 x 65 us + 0.47 GB / the same)
-        ("gemma4-31b/rubin", 100_000, 6_033.3),
-    ],
-)
-def test_step_time(name: str, context: int, microseconds: float) -> None:
+@pytest.mark.parametrize("context", [251, 100_000])
+@pytest.mark.parametrize("name", ["gemma4-31b/pd-1replica", "gemma4-31b/pd", "gemma4-31b/rubin"])
+def test_a_step_is_that_of_the_step_model(name: str, context: int) -> None:
     timeline = answer(build_engine(load_deployment(name), 0), request(1, context, 200), 0).arrivals()
-    assert (timeline[1].at_ns - timeline[0].at_ns) / 1_000 == pytest.approx(microseconds, rel=1e-4)
+    model = build_plan(load_deployment(name)).replicas[0].steps
+    expected_ns = model.step(1, context + timeline[0].tokens)[0]
+    assert timeline[1].at_ns - timeline[0].at_ns == pytest.approx(expected_ns, rel=1e-4)
 
 
-def test_what_limits_the_step_time_may_change_while_nothing_joins_or_leaves(tmp_path: Path) -> None:
-    """At first matrix products (FLOPs), from 5.4K tokens a stream on reading weights and KV (HBM)."""
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    write_variant(parts, "chips/rubin", fp8_flops=1.75e15)
-    write_variant(parts, "racks/vera-rubin-nvl72", chip="rubin.toml")
-    rack = "parts/vera-rubin-nvl72.toml"
-    deployment = variant(
-        tmp_path,
-        "gemma4-31b/rubin",
-        prefill__rack=rack,
-        decode__rack=rack,
-        speculation=None,
-        decode__replicas=1,
-    )
+def test_the_step_time_may_bend_while_nothing_joins_or_leaves(tmp_path: Path) -> None:
+    """Up to 1,024 tokens a stream the sliding windows fill; from there on only the other caches grow."""
+    deployment = variant(tmp_path, "gemma4-31b/rubin", speculation=None, decode__replicas=1)
     engine, streams = build_engine(deployment, 0), 30
-    text = request(0, 4_000, 1).prompt_runs
-    answer(engine, request(0, 4_000, 1), 0)
-    asked = [(10 * S, request(1 + index, 4_000, 4_000, runs=list(text))) for index in range(streams)]
+    text = request(0, 500, 1).prompt_runs
+    answer(engine, request(0, 500, 1), 0)
+    asked = [(10 * S, request(1 + index, 500, 1_500, runs=list(text))) for index in range(streams)]
     answers = list(finished_by_id(drive(engine, asked)).values())
     start_ns = max(done.first_token_at_ns for done in answers)
     end_ns = min(done.at_ns for done in answers)
     joined = [next(i for i, each in enumerate(done.arrivals()) if each.at_ns == start_ns) for done in answers]
     times = [each.at_ns for each in answers[0].arrivals() if start_ns <= each.at_ns <= end_ns]
-    limits = set()
+    full = set()
     for index, (before_ns, at_ns) in enumerate(pairwise(times)):
-        context = sum(4_000 + have + 1 + index for have in joined)
-        reading = (30_696_013_824 + 419_430_400 * streams + 40_960 * context) / (8 * 19.2e12 * 0.8)
-        flops = streams * 2 * 30_696_013_824 + 4 * 32 * (10 * 512 * context + 50 * 256 * 1_024 * streams)
-        computing = flops / (8 * 1.75e15 * 0.35)
-        limits.add(reading > computing)
-        assert at_ns - before_ns == pytest.approx((max(reading, computing) + 60 * 65e-6) * S, abs=1.1)
-    assert limits == {False, True}
+        context = sum(500 + have + 1 + index for have in joined)
+        windows = min(context, 1_024 * streams)
+        # Of eight GPUs, each of which holds one of four KV heads in the layers whose cache grows.
+        each_bytes = 30_696_013_824 / 8 + 409_600 * windows / 8 + 40_960 * context / 4
+        full.add(windows < context)
+        expected_s = each_bytes / (19.2e12 * 0.8) + 60 * 65e-6
+        assert at_ns - before_ns == pytest.approx(expected_s * S, abs=1.1)
+    assert full == {False, True}
 
 
 def test_without_speculation_every_step_yields_one_token(tmp_path: Path) -> None:
@@ -171,7 +155,12 @@ def simulated_steps(tokens: int, accept: float, drafts: int, trials: int) -> tup
 
 @pytest.mark.parametrize("tokens", [1, 2, 9, 40, 64, 65, 80, 300])
 def test_steps_are_those_of_a_token_by_token_draw(tmp_path: Path, tokens: int) -> None:
-    deployment = variant(tmp_path, "gemma4-31b/pd-1replica", speculation__prompt_cv=0.0)
+    deployment = variant(
+        tmp_path,
+        "gemma4-31b/pd-1replica",
+        speculation__prompt_cv=0.0,
+        speculation__acceptance_length__general=3.89,
+    )
     engine = build_engine(deployment, 0)
     # Each prompt is alone; one token of input keeps the test short.
     steps = [answer(engine, request(index, 1, tokens), index * 10 * S).steps for index in range(2_000)]
@@ -181,7 +170,13 @@ def test_steps_are_those_of_a_token_by_token_draw(tmp_path: Path, tokens: int) -
 
 
 def test_tokens_per_step_spread_as_a_truncated_geometric(tmp_path: Path) -> None:
-    deployment = variant(tmp_path, "gemma4-31b/pd-1replica", speculation__prompt_cv=0.0)
+    # 3.89 tokens a step are those of 7 drafts that are each accepted with probability 0.7741.
+    deployment = variant(
+        tmp_path,
+        "gemma4-31b/pd-1replica",
+        speculation__prompt_cv=0.0,
+        speculation__acceptance_length__general=3.89,
+    )
     timeline = answer(build_engine(deployment, 0), request(1, 1_000, 60_000), 0).arrivals()
     shares = [sum(arrival.tokens == tokens for arrival in timeline) / len(timeline) for tokens in range(1, 9)]
     accept = 0.7741
@@ -190,11 +185,14 @@ def test_tokens_per_step_spread_as_a_truncated_geometric(tmp_path: Path) -> None
 
 
 def test_acceptance_differs_between_prompts() -> None:
-    engine = build_engine(load_deployment("gemma4-31b/pd-1replica"), 0)
+    deployment = load_deployment("gemma4-31b/pd-1replica")
+    assert deployment.spec.speculation is not None
+    engine = build_engine(deployment, 0)
     answers = [answer(engine, request(index, 1, 20_000), index * 100 * S) for index in range(1_500)]
     lengths = [20_000 / done.steps for done in answers]
-    assert fmean(lengths) == pytest.approx(3.856, rel=0.015)
-    assert pstdev(lengths) / fmean(lengths) == pytest.approx(0.17, abs=0.01)
+    assert fmean(lengths) == pytest.approx(deployment.acceptance_length, rel=0.02)
+    spread = pstdev(lengths) / fmean(lengths)
+    assert spread == pytest.approx(deployment.spec.speculation.prompt_cv.value, abs=0.015)
 
 
 def test_same_bytes_on_every_machine() -> None:
@@ -211,4 +209,4 @@ def test_same_bytes_on_every_machine() -> None:
     for done in finished_by_id(drive(engine, asked)).values():
         numbers = (done.request_id, done.phases, done.cached_tokens, done.handoff_tokens, done.arrivals())
         digest.update(repr(numbers).encode())
-    assert digest.hexdigest() == "27bef8c72128c2f4"
+    assert digest.hexdigest() == "6e7365881c689bac"

@@ -1,46 +1,85 @@
-"""Spec files: loading, errors, what a deployment says about itself, `agentload backends`."""
+"""Spec files: loading, errors, what a deployment says about itself."""
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from engine_driving import SPECS, variant, write_variant
 
-from agentload._cli import cli, main
-from agentload_simbackend import build_engine, derived_figures, list_deployments, load_deployment
+from agentload_simbackend import (
+    MODES,
+    derived_figures,
+    list_deployments,
+    list_models,
+    load_deployment,
+)
+from agentload_simbackend._plan import build_plan
 from agentload_simbackend._quantity import KINDS
 from agentload_traces import SpecError
 
 PD = "deployments/gemma4-31b/pd"
 
 
+WRITTEN = [
+    "gemma4-31b/afd",
+    "gemma4-31b/drafter",
+    "gemma4-31b/lpx",
+    "gemma4-31b/pd",
+    "gemma4-31b/pd-1replica",
+    "gemma4-31b/pd-spill",
+    "gemma4-31b/rubin",
+    "gemma4-31b/rubin-aggregated",
+]
+
+
 def test_built_in_deployments_load_under_their_names() -> None:
-    names = list_deployments()
-    assert names == ["gemma4-31b/pd", "gemma4-31b/pd-1replica", "gemma4-31b/rubin"]
-    for name in names:
+    assert list_deployments() == WRITTEN
+    for name in WRITTEN:
         deployment = load_deployment(name)
         assert deployment.name == name
         assert deployment.mode == name.partition("/")[2].partition("-")[0]
-        build_engine(deployment, 0)
 
 
-def test_every_spec_file_is_used_by_a_deployment() -> None:
+def test_every_spec_file_is_used() -> None:
+    """By a deployment, a template or a rack; models and speculation by MODEL/MODE, and chips by fits too."""
     used = "".join(path.read_text() for path in SPECS.rglob("*.toml"))
-    assert [path.stem for path in SPECS.glob("*/*.toml") if f'= "{path.stem}"' not in used] == []
+    for folder in ("racks", "links"):
+        assert [path.stem for path in (SPECS / folder).glob("*") if f'= "{path.stem}"' not in used] == []
+    drafters = [path for path in SPECS.glob("models/*") if 'type = "drafter"' in path.read_text()]
+    assert [path.stem for path in drafters if f'drafter = "{path.stem}"' not in used] == []
+    assert {path.stem for path in SPECS.glob("speculation/*")} <= {*list_models(), "external"}
 
 
 def test_every_number_names_its_source() -> None:
-    for name in list_deployments():
+    sized = [f"{model}/{mode}" for model in list_models() for mode in MODES]
+    for name in [*WRITTEN, *sized]:
         for path, quantity in load_deployment(name).numbers():
             named = quantity.source.startswith(
                 ("https://", "simbackend/README.md", "a choice of this preset")
             )
             assert named, f"{name}: {path}: {quantity.source}"
+
+
+def test_what_is_fitted_holds_wherever_it_is_taken_over() -> None:
+    """A refit of gemma4-31b/pd or pd-1replica must reach the other deployments of the model, and external."""
+    group = ("decode.operation_time", "decode.usable_memory", "decode.chips_per_replica")
+    general = "speculation.acceptance_length.general"
+    pairs: list[tuple[str, str, tuple[str, ...]]]
+    pairs = [("gemma4-31b/pd", name, (*group, general)) for name in WRITTEN if name[11:] in ("lpx", "afd")]
+    pairs.append(("gemma4-31b/pd", "gemma4-31b/pd-spill", (*group, general)))
+    taken = ("gemma4-31b/rubin", "gemma4-31b/rubin-aggregated", "gemma4-31b/drafter", "kimi-k2/drafter")
+    pairs += [("gemma4-31b/pd-1replica", name, (general,)) for name in taken]
+    pairs += [
+        ("gemma4-31b/pd", f"{model}/pd", ()) for model in ("deepseek-r1", "kimi-k2.5", "gemma-4-26b-a4b")
+    ]
+    for fitted, name, paths in pairs:
+        expected, numbers = dict(load_deployment(fitted).numbers()), dict(load_deployment(name).numbers())
+        for path in (*paths, "speculation.prompt_cv"):
+            assert numbers[path].value == expected[path].value, f"{name}: {path}"
 
 
 def test_own_files_refer_to_own_and_built_in_files(tmp_path: Path) -> None:
@@ -57,7 +96,7 @@ def test_hash_is_over_contents_of_all_files(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(f"# a comment\n{text}\n\n")
     assert load_deployment(path).spec_sha256 == built_in
-    path.write_text(text.replace("value = 7.09e-06", "value = 7.10e-06"))
+    path.write_text(text.replace("value = 128\n", "value = 127\n"))
     assert load_deployment(path).spec_sha256 != built_in
     path.write_text(text.replace('"rubin-lpx"', '"link.toml"'))
     (tmp_path / "link.toml").write_text((SPECS / "links/rubin-lpx.toml").read_text())
@@ -66,59 +105,94 @@ def test_hash_is_over_contents_of_all_files(tmp_path: Path) -> None:
     assert load_deployment(path).spec_sha256 != with_own_link
 
 
+OPERATION_TIME = "[decode.operation_time]\nvalue = 1e-07\n"
+ALLOWANCE = "[router.allowance]"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('unit = "s"', 'unit = "us"', 'decode.chip_time_per_layer: unit is "us", must be "s"'),
-        ("value = 7.09e-06", "value = -1.0", "value is -1 s, must be at least 0"),
-        ("value = 7.09e-06", "value = nan", "value is nan s, must be at least 0"),
-        ("value = 7.09e-06", 'value = "7"', "decode.chip_time_per_layer.value: Expected `float`, got `str`"),
-        ("value = 128\n", "value = 0\n", "chips_per_replica: value is 0 count, must be more than 0, a whole"),
+        ('unit = "s"', 'unit = "us"', 'decode.operation_time: unit is "us", must be "s"'),
+        ("value = 1e-07", "value = -1.0", "value is -1 s, must be at least 0 and at most 1e+07"),
+        ("value = 1e-07", "value = nan", "value is nan s, must be at least 0"),
+        ("value = 1e-07", "value = inf", "value is inf s, must be at least 0"),
+        ("value = 1e-07", "value = 1e300", "value is 1e+300 s, must be at least 0 and at most 1e+07"),
+        ("value = 1e-07", f"value = 1{'0' * 400}", "decode.operation_time"),
+        ("value = 1e-07", f"value = 1{'0' * 5_000}", "not TOML"),
+        ("value = 1e-07", 'value = "7"', "decode.operation_time.value: Expected `float`, got `str`"),
+        (
+            "value = 128\n",
+            "value = 0\n",
+            "chips_per_replica: value is 0 count, must be more than 0",
+        ),
         ("value = 128\n", "value = 100.5\n", "chips_per_replica: value is 100.5 count, must be more than 0"),
-        ("value = 128\n", "value = 129\n", "decode takes 258 chips, but Groq 3 LPX has 256"),
+        ("value = 128\n", "value = 129\n", "decode takes 258 chips, but 1 x Groq 3 LPX has 256"),
         (
             "value = 128\n",
             "value = 40\n",
-            "decode: weights and drafter (31.17 GB) do not fit: 12.87 GB too few",
+            "decode.chips_per_replica is 40, but weights and drafter (30.70 + 0.47 GB) and one token of KV "
+            "need 70 LPUs of 0.4575 GB usable (0.915 x 0.5 GB)",
         ),
         (
             "value = 0.915",
             "value = 1.2",
             "usable_memory: value is 1.2 fraction, must be more than 0 and at most 1",
         ),
+        ("value = 0.915", "value = 1e-9", "usable_memory: value is 1e-09 fraction, must be at least 1e-06"),
         ('kind = "fitted"', 'kind = "guess"', "kind: Invalid enum value 'guess'"),
         ('unit = "B/element"\n', "", "kv_bytes: Object missing required field `unit`"),
-        ('link = "rubin-lpx"\n', "", "Object missing required field `link`"),
+        ('link = "rubin-lpx"\n', "", 'link: missing, mode "pd" needs it'),
         ("[decode]", "[decode]\nspeed = 3", "decode: Object contains unknown field `speed`"),
         ("[decode]", "[extra]\n[decode]", "Object contains unknown field `extra`"),
+        ("[decode]", '["a\\nb"]\n[decode]', "Object contains unknown field `a\\nb`"),
         (
             "range = [0.85, 1.0]",
             "range = [1.0, 0.85]",
             "usable_memory: range is [1.0, 0.85], must be [low, high]",
         ),
-        ('source = "preset"', 'source = " "', "prefill.gpus_per_instance: source is empty"),
+        ("range = [0.85, 1.0]", "range = [0.85, inf]", "usable_memory: range is [0.85, inf], must be"),
+        ('source = "preset"', 'source = " "', "tool_slots: source is empty"),
         ('mode = "pd"', 'mode = "rubin"', 'decode.type is "lpu", must be "gpu" in mode "rubin"'),
         ('mode = "pd"', 'mode = "warp"', "mode: Invalid enum value 'warp'"),
+        ('mode = "pd"', 'mode = "lpx"', 'prefill: mode "lpx" has none, leave it out'),
+        ('mode = "pd"', 'mode = "afd"', 'split_link: missing, mode "afd" needs it'),
         ('content = "general"', 'content = "poetry"', 'content is "poetry", must be one of general, coding'),
+        ('drafter = "gemma-4-31b-mtp"\n', "", "speculation: Object missing required field `drafter`"),
         (
-            "value = 3.890",
+            "value = 5.37",
             "value = 8.5",
-            "general: value is 8.5, but a step yields at most draft_tokens + 1 = 8",
+            "value is 8.5, but a step yields at most draft_tokens + 1 = 8",
         ),
-        ("value = 3.890", "value = 0.9", "general: value is 0.9 tokens/step, must be at least 1"),
+        ("value = 5.37", "value = 0.9", "coding: value is 0.9 tokens/step, must be at least 1"),
         (
             'model = "gemma-4-31b"',
             'model = "gemma-5"',
-            "model: no model named 'gemma-5'; there are gemma-4-31b,",
+            "model: no model named 'gemma-5'; there are deepseek-r1,",
         ),
         ('model = "gemma-4-31b"', 'model = "gemma-4-31b-mtp"', "type: Invalid value 'drafter'"),
+        (
+            'model = "gemma-4-31b"',
+            'model = "../models/gemma-4-31b"',
+            "no model named '../models/gemma-4-31b'",
+        ),
         ('link = "rubin-lpx"', 'link = "my.toml"', "link: no such file:"),
+        ('link = "rubin-lpx"', f'link = "{"x" * 5_000}.toml"', "link: no such file:"),
+        ('link = "rubin-lpx"', 'link = "a\\u0000b.toml"', "link: no such file:"),
         ('link = "rubin-lpx"', "link = rubin", "not TOML: Invalid value"),
+        ('link = "rubin-lpx"', "link = " + "[" * 3_000, "not TOML"),
         ("[sources]", "[sources]\nbad = 3", "sources: must be a table of texts"),
+        (ALLOWANCE, f"{ALLOWANCE}\nurgent = 3", "router.allowance.urgent: Expected `object`, got `int`"),
+        (ALLOWANCE, ALLOWANCE.replace("allowance", "patience"), "router: Object contains unknown field"),
+        (
+            'interactive = { value = 0, unit = "s",',
+            "interactive = { value = 0,",
+            "allowance.interactive: Object m",
+        ),
+        ("interactive = {", "urgent = {", "router.allowance.urgent: unknown latency class, must be one of"),
     ],
 )
 def test_a_wrong_file_gives_one_clear_line(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = (SPECS / f"{PD}.toml").read_text()
+    text = with_operation_time((SPECS / f"{PD}.toml").read_text())
     assert old in text
     path = tmp_path / "own.toml"
     path.write_text(text.replace(old, new, 1))
@@ -130,18 +204,61 @@ def test_a_wrong_file_gives_one_clear_line(tmp_path: Path, old: str, new: str, m
     assert "own.toml" in said or said.startswith("models/")
 
 
+def with_operation_time(text: str) -> str:
+    """The text of gemma4-31b/pd with an operation time that no refit changes."""
+    return re.sub(r"\[decode\.operation_time\]\nvalue = \S+\n", OPERATION_TIME, text)
+
+
 def test_a_wrong_file_that_is_referred_to_is_the_one_named(tmp_path: Path) -> None:
     link = write_variant(tmp_path, "links/rubin-lpx", bandwidth_per_chip=-5.0)
     with pytest.raises(SpecError) as caught:
         variant(tmp_path, "gemma4-31b/pd", link=link.name)
-    expected = f"{link}: bandwidth_per_chip: value is -5 B/s, must be more than 0"
+    expected = f"{link}: bandwidth_per_chip: value is -5 B/s, must be more than 0 and at most 1e+18"
     assert str(caught.value) == expected
 
 
 def test_group_beyond_the_reach_table(tmp_path: Path) -> None:
-    write_variant(tmp_path, "racks/lpx", chips=2_560)
-    with pytest.raises(SpecError, match="no reach latency for a group of 1000; its table ends at 768"):
-        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml", decode__chips_per_replica=1_000)
+    write_variant(tmp_path, "racks/lpx", chips=5_120)
+    with pytest.raises(SpecError, match="no reach latency for a group of 2,400; its table ends at 2,304"):
+        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml", decode__chips_per_replica=2_400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reach__128": 2e-6}, "reach.256: value is 1.15e-06 s, must be at least the 2e-06 s of 128 chips"),
+        ({"chips": 20_000}, "chips: value is 20,000, must be at most 10,000"),
+        ({"reach": 3}, "reach: a key: Expected `int`, got `str`"),
+    ],
+)
+def test_racks_that_cannot_be(tmp_path: Path, changes: dict[str, float], message: str) -> None:
+    path = write_variant(tmp_path, "racks/lpx", **changes)
+    with pytest.raises(SpecError) as caught:
+        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml")
+    assert str(caught.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"c2c_links": 0},
+            "c2c_links: value is 0 count, must be more than 0 and at most 1e+15, a whole number",
+        ),
+        ({"c2c_links": 20_000}, "c2c_links: value is 20,000, must be at most 10,000"),
+        ({"vector_bytes": 0.5}, "vector_bytes: value is 0.5 B, must be a whole number of at most 1,000,000"),
+        (
+            {"sram_efficiency": 1.5},
+            "sram_efficiency: value is 1.5 fraction, must be more than 0 and at most 1",
+        ),
+    ],
+)
+def test_chips_that_cannot_be(tmp_path: Path, changes: dict[str, float], message: str) -> None:
+    path = write_variant(tmp_path, "chips/lp30", **changes)
+    write_variant(tmp_path, "racks/lpx", chip="lp30.toml")
+    with pytest.raises(SpecError) as caught:
+        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml")
+    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_names_do_not_lead_out_of_the_specs() -> None:
@@ -154,8 +271,8 @@ def test_conditions_name_what_is_fitted_and_estimated() -> None:
     assert "calibration, no validation" in first
     said = "\n".join(rest)
     for words in (
-        "acceptance length general = 3.89 tokens/step is fitted",
-        "chip time per layer = 7.09 us is fitted",
+        "cceptance length general = ",
+        "Decode operation time = ",
         "usable memory = 0.915 is fitted",
         "draft tokens = 7 is an estimate",
         "replicas = 2 is an estimate",
@@ -166,7 +283,6 @@ def test_conditions_name_what_is_fitted_and_estimated() -> None:
     # What a deployment does not use is no condition of it.
     assert "coding" not in said.replace("SPEED-Bench coding", "")
     assert "layer overhead" not in said
-    assert "layer overhead = 65 us is fitted" in "\n".join(load_deployment("gemma4-31b/rubin").conditions())
 
 
 @pytest.mark.parametrize(
@@ -183,20 +299,14 @@ def test_first_condition_follows_from_the_kinds(
 ) -> None:
     """Kinds that are weaker than `weakest` are made into it, in all the files of a deployment."""
     weaker = KINDS[KINDS.index(weakest) + 1 :]
-    for path in [*SPECS.glob("*/*.toml"), SPECS / f"{PD}.toml"]:
+    folders = ("chips", "links", "models", "racks")
+    for path in [*(path for each in folders for path in SPECS.glob(f"{each}/*")), SPECS / f"{PD}.toml"]:
         text = path.read_text()
         for kind in weaker:
             text = text.replace(f'kind = "{kind}"', f'kind = "{weakest}"')
-        for stem in (
-            "vera-rubin-nvl72",
-            "lpx",
-            "rubin-lpx",
-            "gemma-4-31b",
-            "gemma-4-31b-mtp",
-            "lp30",
-            "rubin",
-        ):
+        for stem in ("vera-rubin-nvl72", "rubin-lpx", "gemma-4-31b", "gemma-4-31b-mtp", "lp30", "rubin"):
             text = text.replace(f' = "{stem}"', f' = "{stem}.toml"')
+        text = text.replace('rack = "lpx"', 'rack = "lpx.toml"')
         (tmp_path / path.name).write_text(text)
     deployment = load_deployment(tmp_path / "pd.toml")
     first, *rest = deployment.conditions()
@@ -213,13 +323,13 @@ def test_first_condition_follows_from_the_kinds(
 @pytest.mark.parametrize(
     ("path", "kind", "source"),
     [
-        ("weight_bytes", "estimate", "https://newsletter.semianalysis.com"),
+        ("model.weight_bytes", "estimate", "https://newsletter.semianalysis.com"),
         ("link.bandwidth_per_chip", "estimate", "https://newsletter.semianalysis.com"),
         ("link.efficiency", "estimate", "simbackend/README.md"),
         ("link.latency", "estimate", "https://github.com/ai-dynamo/aiconfigurator"),
         ("decode.chip.c2c_bandwidth", "estimate", "https://newsletter.semianalysis.com"),
         ("decode.chip.sram", "vendor_claim", "https://developer.nvidia.com"),
-        ("decode.chip_time_per_layer", "fitted", "simbackend/README.md"),
+        ("decode.operation_time", "fitted", "simbackend/README.md"),
         ("speculation.acceptance_length.general", "fitted", "simbackend/README.md"),
     ],
 )
@@ -230,54 +340,20 @@ def test_who_says_a_number(path: str, kind: str, source: str) -> None:
         assert quantity.source.startswith(source)
 
 
-@pytest.mark.parametrize(
-    ("name", "speeds", "streams"),
-    [
-        ("gemma4-31b/pd", [3_451, 3_445, 3_393], 12),
-        ("gemma4-31b/pd-1replica", [3_422, 3_420, 3_393], 18),
-    ],
-)
-def test_derived_figures(name: str, speeds: list[int], streams: int) -> None:
-    figures = {figure.name: figure for figure in derived_figures(load_deployment(name))}
-    found = [figure for name, figure in figures.items() if name.startswith("output speed")]
-    assert [figure.value for figure in found] == pytest.approx(speeds, abs=0.5)
-    assert {figure.kind for figure in found} == {"fitted"}
+@pytest.mark.parametrize(("name", "streams"), [("gemma4-31b/pd", 12), ("gemma4-31b/pd-1replica", 18)])
+def test_derived_figures(name: str, streams: int) -> None:
+    """Speeds are of the plan's step times; `agentload fidelity` holds them to what is published."""
+    deployment = load_deployment(name)
+    figures = {figure.name: figure for figure in derived_figures(deployment)}
+    steps = build_plan(deployment).replicas[0].steps
+    for context, label in ((1_000, "1K"), (10_000, "10K"), (100_000, "100K")):
+        speed = figures[f"output speed, concurrency 1, context {label}, mean acceptance length"]
+        assert speed.value == pytest.approx(deployment.acceptance_length / steps.step(1, context)[0] * 1e9)
+        assert speed.kind == "fitted"
     kv = figures["KV of a 100K stream"]
     assert (kv.value, kv.kind) == (100_000 * 40_960 + 419_430_400, "estimate")
     assert figures["concurrent streams of 100K in, 1K out that fit"].value == streams
-
-
-def test_backends_lists_and_shows() -> None:
-    listed = CliRunner().invoke(cli, ["backends"])
-    assert listed.exit_code == 0
-    assert all(name in listed.output for name in list_deployments())
-    shown = CliRunner().invoke(cli, ["backends", "gemma4-31b/pd"])
-    assert shown.exit_code == 0
-    row = next(line for line in shown.output.splitlines() if line.startswith("speculation.acceptance_length"))
-    assert "3.89 tokens/step" in row
-    assert "fitted" in row
-    assert "calibration, no validation" in shown.output
-
-
-def test_backends_json() -> None:
-    listed = json.loads(CliRunner().invoke(cli, ["backends", "--json"]).output)
-    assert [entry["name"] for entry in listed] == list_deployments()
-    one = json.loads(CliRunner().invoke(cli, ["backends", "--json", "gemma4-31b/rubin"]).output)
-    assert one["spec_sha256"] == load_deployment("gemma4-31b/rubin").spec_sha256
-    assert one["derived"][0].keys() == {"name", "value", "unit", "kind"}
-    paths = {number["path"]: number for number in one["numbers"]}
-    assert paths["decode.chip.decode.layer_overhead"]["value"] == 65e-6
-    assert all(number.keys() >= {"value", "unit", "kind", "source"} for number in one["numbers"])
-
-
-def test_unknown_backend_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["backends", "gemma4-31b/pdd"])
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == (
-        "error: no deployment named 'gemma4-31b/pdd'; there are gemma4-31b/pd, gemma4-31b/pd-1replica, "
-        "gemma4-31b/rubin, or the path of a .toml file\n"
-    )
+    assert figures["racks, Groq 3 LPX"].value == 1
 
 
 def test_building_an_engine_imports_nothing_heavy() -> None:

@@ -14,7 +14,7 @@ FOLDERS = {
     "agentload": ("agentload", ".", ("py.typed", "profiles")),
     "traces/agentload_traces": ("agentload_traces", ".", ("py.typed", "_filler_words.txt")),
     "traces/samples": ("agentload_traces", "samples", ("README.md", "LICENSE-Apache-2.0.txt")),
-    "simbackend/agentload_simbackend": ("agentload_simbackend", ".", ("py.typed", "specs")),
+    "simbackend/agentload_simbackend": ("agentload_simbackend", ".", ("py.typed", "specs", "data")),
     "analysis/agentload_analysis": ("agentload_analysis", ".", ("py.typed", "report.css", "report.js")),
 }
 

@@ -19,37 +19,52 @@ if TYPE_CHECKING:
 def command(name: str | None, as_json: bool) -> None:
     """List the simulated deployments, or show all numbers of one.
 
-    NAME is a deployment from the list or the path of a TOML file. Each number is shown with its unit, its
-    source and its kind: fact, vendor_claim, estimate or fitted. A derived number has the weakest kind of
-    those that it rests on.
+    NAME is a deployment from the list, MODEL/MODE for any model of the list and any of the modes rubin, lpx,
+    pd, afd and drafter (sized by arithmetic), or the path of a TOML file. MODEL may be the path of a model's
+    TOML file too. Each number is shown with its unit, its source and its kind: fact, vendor_claim, estimate
+    or fitted. A derived number has the weakest kind of those that it rests on.
 
     \b
     Example:
       agentload backends
       agentload backends gemma4-31b/pd
+      agentload backends deepseek-r1/afd
       agentload backends --json my_deployment.toml
     """
     from agentload_simbackend import list_deployments, load_deployment
 
-    if name is None:
-        deployments = [load_deployment(known) for known in list_deployments()]
+    if name is not None:
+        deployment = load_deployment(name)
         if as_json:
-            click.echo(json.dumps([_head(deployment) for deployment in deployments], indent=2))
+            click.echo(json.dumps(_all(deployment), indent=2))
         else:
-            _print_list(deployments)
+            _print_one(deployment)
         return
-    deployment = load_deployment(name)
+    deployments = [load_deployment(known) for known in list_deployments()]
+    sized = _sized()
     if as_json:
-        click.echo(json.dumps(_all(deployment), indent=2))
+        click.echo(json.dumps([_head(deployment) for deployment in [*deployments, *sized]], indent=2))
     else:
-        _print_one(deployment)
+        _print_list(deployments)
+        _print_models(sized)
+
+
+def _sized() -> list[Deployment]:
+    """`MODEL/MODE` for all models and modes, without those that are written out."""
+    from agentload_simbackend import MODES, list_deployments, list_models, load_deployment
+
+    named = (load_deployment(f"{model}/{mode}") for model in list_models() for mode in MODES)
+    written = set(list_deployments())
+    return [deployment for deployment in named if deployment.name not in written]
 
 
 def _head(deployment: Deployment) -> dict[str, Any]:
     return {
         "name": deployment.name,
         "mode": deployment.mode,
+        "model": deployment.model.name,
         "summary": deployment.summary,
+        "racks": dict(deployment.racks),
         "spec_sha256": deployment.spec_sha256,
     }
 
@@ -69,6 +84,10 @@ def _all(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def _racks(deployment: Deployment) -> str:
+    return " + ".join(f"{count} {name}" for name, count in deployment.racks)
+
+
 def _print_list(deployments: list[Deployment]) -> None:
     from rich.table import Table
 
@@ -80,6 +99,46 @@ def _print_list(deployments: list[Deployment]) -> None:
     report_console().print(table)
 
 
+def _print_models(sized: list[Deployment]) -> None:
+    """A row for each model: how many LPX racks, and in which groups, the modes take that decode there."""
+    from itertools import groupby
+
+    from rich.table import Table
+
+    from agentload_simbackend import MODES
+
+    console = report_console()
+    console.print(
+        f"\nMODEL/MODE, with MODE one of {', '.join(MODES)}, is any of these models, sized by arithmetic:\n",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    for column in ("parameters", "active", "LPX racks: lpx, pd", "afd", "tokens a step"):
+        table.add_column(column, justify="right")
+    for model, group in groupby(sized, key=lambda deployment: deployment.name.rpartition("/")[0]):
+        modes = {deployment.mode: deployment for deployment in group}
+        shown = modes["pd"].model
+        table.add_row(
+            model,
+            f"{shown.parameters.value / 1e9:,.1f} B",
+            f"{shown.active_parameters.value / 1e9:,.1f} B",
+            *(_lpx(modes[mode]) for mode in ("pd", "afd")),
+            f"{modes['pd'].acceptance_length:.4g}",
+        )
+    console.print(table, highlight=False)
+    console.print(
+        "\nrubin takes one NVL72, drafter one NVL72 and one LPX rack. Tokens a step: mean acceptance length; "
+        "1 without published speculation. gemma-4-31b/MODE is gemma4-31b/MODE above.",
+        highlight=False,
+    )
+
+
+def _lpx(deployment: Deployment) -> str:
+    decode = deployment.spec.decode
+    return f"{deployment.racks[-1][1]} ({decode.replicas.whole} x TP{decode.chips_per_replica.whole})"
+
+
 def _print_one(deployment: Deployment) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -88,6 +147,7 @@ def _print_one(deployment: Deployment) -> None:
 
     console = report_console()
     console.print(f"{deployment.name} (mode {deployment.mode}): {deployment.summary}", highlight=False)
+    console.print(f"racks: {_racks(deployment)}", highlight=False, markup=False)
     console.print(f"spec_sha256 {deployment.spec_sha256}\n", highlight=False)
     derived = Table(box=None, pad_edge=False)
     derived.add_column("derived")

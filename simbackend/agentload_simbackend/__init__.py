@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentload_simbackend._api import (
@@ -23,6 +24,7 @@ from agentload_simbackend._api import (
 )
 from agentload_simbackend._deployment import Deployment
 from agentload_simbackend._engine import build_engine
+from agentload_simbackend._fault_files import faults_sentence, load_faults
 from agentload_simbackend._faults import (
     ChipsDown,
     Drain,
@@ -37,8 +39,11 @@ from agentload_simbackend._faults import (
 from agentload_simbackend._figures import Figure, derived_figures
 from agentload_simbackend._load import list_deployments, list_models, load_deployment, load_model
 from agentload_simbackend._quantity import Quantity, shown_number
+from agentload_simbackend._specs import MODES, Mode
 from agentload_simbackend._wire import (
     AGENT_HEADER,
+    CLASS_HEADER,
+    CONTENT_HEADER,
     SESSION_HEADER,
     TURN_HEADER,
     ServerTimes,
@@ -48,10 +53,16 @@ from agentload_simbackend._wire import (
 )
 
 if TYPE_CHECKING:
+    from agentload_simbackend._fidelity import Fidelity, fidelity
+    from agentload_simbackend._fidelity_gpu import GpuErrors
+    from agentload_simbackend._fidelity_row import FidelityRow
     from agentload_simbackend._server import SimServer
 
 __all__ = [
     "AGENT_HEADER",
+    "CLASS_HEADER",
+    "CONTENT_HEADER",
+    "MODES",
     "SESSION_HEADER",
     "TURN_HEADER",
     "Arrival",
@@ -64,12 +75,16 @@ __all__ = [
     "EngineRequest",
     "Failed",
     "Fault",
+    "Fidelity",
+    "FidelityRow",
     "Figure",
     "Finished",
     "FirstToken",
+    "GpuErrors",
     "KvLoss",
     "LatencyClass",
     "LinkDown",
+    "Mode",
     "Phases",
     "PowerCap",
     "PromptRun",
@@ -85,12 +100,24 @@ __all__ = [
     "decode_id",
     "derived_figures",
     "encode_id",
+    "faults_sentence",
+    "fidelity",
     "list_deployments",
     "list_models",
     "load_deployment",
+    "load_faults",
     "load_model",
     "shown_number",
 ]
+
+
+_FIDELITY = {
+    "Fidelity": "_fidelity",
+    "FidelityRow": "_fidelity_row",
+    "GpuErrors": "_fidelity_gpu",
+    "fidelity": "_fidelity",
+}
+"""Only `agentload fidelity` needs it."""
 
 
 def __getattr__(name: str) -> object:
@@ -98,4 +125,6 @@ def __getattr__(name: str) -> object:
         from agentload_simbackend._server import SimServer
 
         return SimServer
+    if name in _FIDELITY:
+        return getattr(import_module(f"agentload_simbackend.{_FIDELITY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

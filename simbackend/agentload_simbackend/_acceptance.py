@@ -14,6 +14,8 @@ from itertools import accumulate
 from math import sqrt
 from typing import NamedTuple
 
+from agentload_simbackend._specs import Speculation
+
 _GRID = 128
 """Acceptance lengths are rounded to 1/128, so that their distributions can be kept."""
 
@@ -87,6 +89,32 @@ class Acceptance:
         steps = int(middle + spread * (sum(digest[12:24]) - _MIDDLE) + 0.5)
         fewest = -(-tokens // distribution.most)
         return (fewest if steps < fewest else min(steps, tokens)), distribution, key
+
+
+class ContentAcceptance:
+    """Draws of a deployment, by the content class of the request.
+
+    Without speculation each step yields exactly one token, whatever the class.
+    """
+
+    def __init__(self, seed: int, speculation: Speculation | None) -> None:
+        self._plain = Acceptance(seed, 0, 1.0, 0.0)
+        self._classes: dict[str | None, Acceptance] = {}
+        if speculation is not None:
+            drafts, cv = speculation.draft_tokens.whole, speculation.prompt_cv.value
+            for name, length in speculation.acceptance_length.items():
+                self._classes[name] = Acceptance(seed, drafts, length.value, cv)
+            self._classes[None] = self._classes[speculation.content]
+
+    def of(self, content: str | None) -> Acceptance:
+        """The draws of a class (`None`: the deployment's default). Raises `ValueError` for an unknown one."""
+        if not self._classes:
+            return self._plain
+        found = self._classes.get(content)
+        if found is None:
+            names = ", ".join(name for name in self._classes if name is not None)
+            raise ValueError(f'content class "{content}", must be one of {names}')
+        return found
 
 
 def _distribution(draft_tokens: int, index: int) -> Distribution:

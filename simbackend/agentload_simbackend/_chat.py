@@ -22,8 +22,29 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
+class AgentHints(msgspec.Struct, frozen=True):
+    """`nvext.agent_hints` of a request to Dynamo; see `_chat_class`.
+
+    priority: higher is sooner. strict_priority: tiers, the higher first. latency_sensitivity: seconds by
+    which a request counts as come earlier, in releases before `priority` took its place.
+    """
+
+    priority: int | None = None
+    strict_priority: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    latency_sensitivity: float | None = None
+
+
+class NvExt(msgspec.Struct, frozen=True):
+    """`nvext` of a request: NVIDIA's extensions."""
+
+    agent_hints: AgentHints | None = None
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
-    """The body of `POST /v1/chat/completions`. `messages` stays serialised; see `message_texts`."""
+    """The body of `POST /v1/chat/completions`. `messages` stays serialised; see `message_texts`.
+
+    priority: vLLM's, lower is sooner.
+    """
 
     messages: msgspec.Raw
     model: str
@@ -32,6 +53,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     max_completion_tokens: OutputLimit | None = None
     max_tokens: OutputLimit | None = None
     n: OneChoice | None = None
+    priority: int | None = None
+    nvext: NvExt | None = None
 
     @property
     def max_output_tokens(self) -> int | None:

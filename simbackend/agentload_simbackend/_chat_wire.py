@@ -121,4 +121,5 @@ def _times(finished: Finished, server_ns: int) -> ServerTimes:
         steps=finished.steps,
         replica=finished.replica,
         server_ns=server_ns,
+        handoff_tokens=finished.handoff_tokens,
     )

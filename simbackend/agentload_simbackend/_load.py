@@ -1,18 +1,15 @@
-"""Reads spec files: built-in ones by name, a user's own by path."""
+"""Loads models and deployments: built-in ones by name, a user's own by path."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from agentload_simbackend._deployment import Deployment, check_deployment
+from agentload_simbackend._based import base_of, merged
+from agentload_simbackend._deployment import Deployment
+from agentload_simbackend._deployment_check import check_deployment
 from agentload_simbackend._model_specs import Decoder, Drafter
-from agentload_simbackend._quantity import check_units
+from agentload_simbackend._spec_files import SpecFiles, built_in, find, names, parse, shown
 from agentload_simbackend._specs import (
     DeploymentSpec,
     GpuChip,
@@ -22,41 +19,78 @@ from agentload_simbackend._specs import (
     LpuRack,
     LpuSide,
 )
-from agentload_traces import SpecError
-
-_SPECS = Path(__file__).parent / "specs"
-
-_T = TypeVar("_T")
-_RackT = TypeVar("_RackT", LpuRack, GpuRack)
+from agentload_simbackend._templates import Sizes, Template, sizes_of, template_of, written_name
 
 
 def list_deployments() -> list[str]:
-    """Names of the built-in deployments, such as `gemma4-31b/pd`."""
-    return _names("deployments")
+    """Names of the written-out deployments, such as `gemma4-31b/pd`.
+
+    Besides, `MODEL/MODE` loads for each model of `list_models` and each of the five modes.
+    """
+    return list(names("deployments"))
 
 
 def list_models() -> list[str]:
     """Names of the built-in decoders, such as `gemma-4-31b`."""
-    return [
-        name
-        for name in _names("models")
-        if _parse(_SPECS / "models" / f"{name}.toml").get("type") == "decoder"
-    ]
+    return [name for name in names("models") if parse(built_in("models", name)).get("type") == "decoder"]
 
 
 def load_model(name_or_path: str | Path) -> Decoder:
     """Load a decoder: a built-in name, or the path of a TOML file. Raises `SpecError`."""
-    return _Files().read("model", "models", str(name_or_path), Decoder)[0]
+    return SpecFiles().read("model", "models", str(name_or_path), Decoder)[0]
 
 
 def load_deployment(name_or_path: str | Path) -> Deployment:
     """Load a deployment and all that it rests on.
 
-    A built-in name, or the path of a TOML file (it ends in `.toml`). A file's own references are
-    built-in names, or paths relative to that file. Raises `SpecError`.
+    A built-in name; `MODEL/MODE`, sized by arithmetic, where MODEL is a built-in decoder or the path of a
+    TOML file; or the path of a deployment's TOML file (it ends in `.toml`). A file's own references are
+    built-in names, or paths relative to that file. With `base`, the name of a built-in deployment, it need
+    only say in what it differs (see `_based`). Raises `SpecError`.
     """
-    files = _Files()
-    spec, path = files.read("deployment", "deployments", str(name_or_path), DeploymentSpec)
+    files = SpecFiles()
+    name = written_name(str(name_or_path))
+    template = template_of(name)
+    if template is not None:
+        deployment, where = _from_template(files, template), template.name
+    else:
+        path = find("deployments", name)
+        where = shown(path)
+        spec = files.take("deployment", _whole(parse(path), where), DeploymentSpec, where)
+        model, _ = files.read("model", "models", spec.model, Decoder, path)
+        deployment = _resolved(files, spec, model, path)
+    check_deployment(deployment, where)
+    return deployment
+
+
+def _whole(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """The content of a file, with that of the built-in deployment that it starts from."""
+    base = base_of(content, where)
+    if base is None:
+        return content
+    name = written_name(base)
+    template = template_of(name)
+    if template is None:
+        return merged(content, parse(find("deployments", name, field=f"{where}: base")), where)
+    model, _ = SpecFiles().read("model", "models", template.model, Decoder)
+    return merged(content, _sized(SpecFiles(), template, model), where)
+
+
+def _from_template(files: SpecFiles, template: Template) -> Deployment:
+    model, _ = files.read("model", "models", template.model, Decoder)
+    content = _sized(files, template, model)
+    spec = files.take("deployment", content, DeploymentSpec, template.name)
+    return _resolved(files, spec, model, None)
+
+
+def _sized(files: SpecFiles, template: Template, model: Decoder) -> dict[str, Any]:
+    """The content of a template's deployment; sizes follow from the rest, so they come in a second round."""
+    spec = files.take("deployment", template.filled(model, Sizes()), DeploymentSpec, template.name)
+    return template.filled(model, sizes_of(_resolved(files, spec, model, None)))
+
+
+def _resolved(files: SpecFiles, spec: DeploymentSpec, model: Decoder, path: Path | None) -> Deployment:
+    """Read what the spec names; `path` is that of its file, if it has one."""
     prefill_rack: GpuRack | None = None
     prefill_chip: GpuChip | None = None
     draft_rack: LpuRack | None = None
@@ -75,17 +109,12 @@ def load_deployment(name_or_path: str | Path) -> Deployment:
     if spec.speculation is not None:
         name = spec.speculation.drafter
         drafter, _ = files.read("speculation.drafter", "models", name, Drafter, path)
-    model, _ = files.read("model", "models", spec.model, Decoder, path)
-    link = files.read("link", "links", spec.link, Link, path)[0] if spec.link else None
-    split_link = (
-        files.read("split_link", "links", spec.split_link, Link, path)[0] if spec.split_link else None
-    )
-    deployment = Deployment(
+    return Deployment(
         spec=spec,
         model=model,
         drafter=drafter,
-        link=link,
-        split_link=split_link,
+        link=_link(files, "link", spec.link, path),
+        split_link=_link(files, "split_link", spec.split_link, path),
         prefill_rack=prefill_rack,
         prefill_chip=prefill_chip,
         decode_rack=decode_rack,
@@ -94,112 +123,7 @@ def load_deployment(name_or_path: str | Path) -> Deployment:
         draft_chip=draft_chip,
         spec_sha256=files.sha256(),
     )
-    check_deployment(deployment, _shown(path))
-    return deployment
 
 
-class _Files:
-    """The files read for one deployment, for the hash over all of them."""
-
-    def __init__(self) -> None:
-        self._contents: dict[str, Any] = {}
-
-    def read(
-        self,
-        role: str,
-        folder: str,
-        name: str,
-        shape: type[_T],
-        referrer: Path | None = None,
-        field: str | None = None,
-    ) -> tuple[_T, Path]:
-        """Read one spec, which has a `role` in the deployment. Returns it and its path.
-
-        referrer, field: the file that names it, and where in it (the role, unless said).
-        """
-        path = _find(folder, name, referrer, field or role)
-        content = _parse(path)
-        self._contents[role] = content
-        return _convert(content, shape, _shown(path)), path
-
-    def rack(
-        self, side: str, name: str, rack_shape: type[_RackT], chip_shape: type[_T], referrer: Path
-    ) -> tuple[_RackT, _T]:
-        """Read the rack of a side and its chip."""
-        rack, path = self.read(f"{side}.rack", "racks", name, rack_shape, referrer)
-        return rack, self.read(f"{side}.chip", "chips", rack.chip, chip_shape, path, "chip")[0]
-
-    def sha256(self) -> str:
-        """Hash of the contents, wherever the files stand: comments and layout do not change it."""
-        text = json.dumps(self._contents, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _find(folder: str, name: str, referrer: Path | None, field: str) -> Path:
-    where = f"{_shown(referrer)}: {field}: " if referrer else ""
-    if name.endswith(".toml"):
-        path = referrer.parent / name if referrer else Path(name)
-        if path.is_file():
-            return path
-        raise SpecError(f"{where}no such file: {path}")
-    root = _SPECS / folder
-    path = root / f"{name}.toml"
-    if path.is_file() and ".." not in name:
-        return path
-    known = _names(folder)
-    raise SpecError(
-        f"{where}no {folder.removesuffix('s')} named {name!r}; there are {', '.join(known)}, "
-        "or the path of a .toml file"
-    )
-
-
-def _names(folder: str) -> list[str]:
-    root = _SPECS / folder
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.toml"))
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{_shown(path)}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{_shown(path)}: not TOML: {error}") from error
-
-
-def _convert(content: dict[str, Any], shape: type[_T], where: str) -> _T:
-    fields = dict(content)
-    sources = fields.pop("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
-        raise SpecError(f"{where}: sources: must be a table of texts")
-    try:
-        spec = msgspec.convert(_with_sources(fields, sources), shape, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise SpecError(f"{where}: {_field_first(str(error))}") from error
-    assert isinstance(spec, msgspec.Struct)
-    check_units(spec, where)
-    return spec
-
-
-def _with_sources(value: Any, sources: dict[str, str]) -> Any:
-    """Put the whole text of each source in the place of its short name."""
-    if isinstance(value, dict):
-        return {
-            key: sources.get(item, item)
-            if key == "source" and isinstance(item, str)
-            else _with_sources(item, sources)
-            for key, item in value.items()
-        }
-    return value
-
-
-def _field_first(message: str) -> str:
-    """Turn msgspec's `text - at `$.a.b`` into `a.b: text`."""
-    text, separator, place = message.partition(" - at `")
-    field = place.rstrip("`").removeprefix("$").removeprefix(".")
-    return f"{field}: {text}" if separator and field else text
-
-
-def _shown(path: Path) -> str:
-    """A built-in file by its place among the specs, another by its path."""
-    return path.relative_to(_SPECS).as_posix() if path.is_relative_to(_SPECS) else str(path)
+def _link(files: SpecFiles, role: str, name: str | None, referrer: Path | None) -> Link | None:
+    return files.read(role, "links", name, Link, referrer)[0] if name is not None else None

@@ -29,6 +29,24 @@ class KvShape(NamedTuple):
             shape.state_bytes,
         )
 
+    @classmethod
+    def on_gpus(cls, shape: ModelShape, bytes_per_element: int, gpus: int) -> KvShape:
+        """As a tensor-parallel group holds it in all: more than once where it has fewer KV heads than GPUs.
+
+        Each GPU has one KV head at least, and of latent attention all.
+        """
+        growing = sliding = states = 0
+        for kind in shape.kinds:
+            if kind.mixer is None:
+                continue
+            copies = kind.count * gpus
+            ways = min(gpus, kind.mixer.cache_ways)
+            kv_bytes = -(-copies * kind.mixer.kv_elements * bytes_per_element // ways)
+            growing += 0 if kind.mixer.window else kv_bytes
+            sliding += kv_bytes if kind.mixer.window else 0
+            states += -(-copies * kind.mixer.state_bytes // ways)
+        return cls(growing, sliding, shape.window_tokens, states)
+
     @property
     def window_bytes(self) -> int:
         """Sliding-window part of one stream, allocated whole."""

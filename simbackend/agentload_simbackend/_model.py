@@ -47,6 +47,7 @@ class MixerShape(NamedTuple):
     flops_per_key: of scores and values in decode, for a query and a key (or for a token of a state space).
     prefill_flops_per_key: the same in prefill, where latent attention unpacks its keys and values first.
     exps_per_key: exponentials of the softmax for one query and one key.
+    cache_ways: parts into which a group can split its cache or states, by heads; more chips hold copies.
     kv_elements: that the layer caches per token. window: tokens it attends to at most, 0 without limit.
     state_bytes: that the layer holds per stream, whatever the context.
     """
@@ -57,6 +58,7 @@ class MixerShape(NamedTuple):
     flops_per_key: int
     prefill_flops_per_key: int
     exps_per_key: int
+    cache_ways: int
     kv_elements: int
     window: int
     state_bytes: int
@@ -104,8 +106,7 @@ class FfnShape(NamedTuple):
         """Expected number of different experts that a step of so many tokens reads, each routed evenly."""
         if not self.experts:
             return 0.0
-        missed: float = (1.0 - self.active / self.experts) ** tokens
-        return self.experts * (1.0 - missed)
+        return self.experts * (1.0 - _missed(1.0 - self.active / self.experts, tokens))
 
     def parameters_touched(self, tokens: float) -> float:
         """Expected elements that a step of so many tokens reads."""
@@ -230,6 +231,18 @@ class ModelShape:
         return touched
 
 
+def _missed(one: float, tokens: float) -> float:
+    """`one` to the power `tokens`, by multiplication: the same on every machine, unlike a power function."""
+    whole = int(tokens)
+    result = 1.0 - (tokens - whole) * (1.0 - one)
+    while whole:
+        if whole & 1:
+            result *= one
+        one *= one
+        whole >>= 1
+    return result
+
+
 def _parameters(products: Iterable[Product]) -> int:
     return sum(product.parameters for product in products)
 
@@ -255,6 +268,7 @@ def _mixer(spec: Mixer, hidden: int) -> MixerShape:
         flops_per_key=4 * heads * dim,
         prefill_flops_per_key=4 * heads * dim,
         exps_per_key=heads,
+        cache_ways=spec.kv_heads.whole,
         kv_elements=2 * kv,
         window=spec.window.whole if isinstance(spec, SlidingAttention) else 0,
         state_bytes=0,
@@ -277,6 +291,7 @@ def _latent(spec: LatentAttention, hidden: int) -> MixerShape:
         flops_per_key=2 * heads * (rank + rope) + 2 * heads * rank,
         prefill_flops_per_key=2 * heads * (nope + rope) + 2 * heads * value,
         exps_per_key=heads,
+        cache_ways=1,
         kv_elements=rank + rope,
         window=0,
         state_bytes=0,
@@ -293,6 +308,7 @@ def _state_space(spec: StateSpace, hidden: int) -> MixerShape:
         flops_per_key=6 * inner * state,
         prefill_flops_per_key=6 * inner * state,
         exps_per_key=0,
+        cache_ways=heads,
         kv_elements=0,
         window=0,
         state_bytes=inner * state * spec.state_bytes.whole,

@@ -13,7 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from agentload_simbackend._api import Emission, Engine, EngineRequest, Finished, FirstToken, Rejected
+from agentload_simbackend._api import (
+    Emission,
+    Engine,
+    EngineRequest,
+    Failed,
+    Finished,
+    FirstToken,
+    Rejected,
+)
 from agentload_simbackend._pacing_histogram import PacingHistogram
 from agentload_simbackend._server_sse import StreamRenderer
 
@@ -29,7 +37,7 @@ _EVENTS_A_WRITE = 1_024
 
 _MOST_WAITING_STEPS = 4_096
 
-Outcome = Finished | Rejected
+Outcome = Finished | Rejected | Failed
 
 Step = tuple[int, int, int]
 """Request id, tokens of its answer so far, end of the decode step in ns: what `Engine.progress` yields."""
@@ -38,8 +46,8 @@ Step = tuple[int, int, int]
 class PacedAnswer:
     """A request on its way through the engine, and the stream that it is written to.
 
-    outcome: set when the engine finishes or rejects it. written: set when its last byte is handed to the
-    transport; fails with `ConnectionResetError` if the client went away.
+    outcome: set when the engine has done with it. written: set when its last byte is handed to the
+    transport; fails with `ConnectionResetError` if the client went away, or a fault ended the answer.
     """
 
     def __init__(self, request: EngineRequest, arrived_ns: int, renderer: StreamRenderer | None) -> None:
@@ -76,6 +84,11 @@ class PacedAnswer:
         if isinstance(outcome, Finished):
             return self.renderer.closing(outcome, now_ns - self.arrived_ns)
         return self.renderer.error(outcome.message, outcome.code)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a fault ended it."""
+        return self.outcome.done() and isinstance(self.outcome.result(), Failed)
 
     @property
     def ended(self) -> bool:
@@ -209,7 +222,7 @@ class Pacer:
             answer = self._running.pop(emission.request_id, None)
             if answer is None:
                 continue
-            if isinstance(emission, Finished) and emission.output_tokens > answer.tokens:
+            if not isinstance(emission, Rejected) and emission.output_tokens > answer.tokens:
                 answer.steps.append((emission.request_id, emission.output_tokens, emission.at_ns))
             answer.outcome.set_result(emission)
             rejected_at_once = isinstance(emission, Rejected) and answer.transport is None
@@ -226,14 +239,18 @@ class Pacer:
         if transport.is_closing():
             self.cancel(answer)
             return
-        if transport.get_write_buffer_size() > _BLOCKED_BYTES:
+        if transport.get_write_buffer_size() > _BLOCKED_BYTES and not answer.failed:
             answer.merge_steps()
             self._blocked[request_id] = answer
             return
         steps = answer.steps
         scheduled_ns = steps[0][2] if steps else None
         data = answer.render() if steps else b""
-        if answer.ended:
+        if answer.failed:
+            # What is due by now was sent; then the connection breaks, whatever the client has read.
+            transport.write(data)
+            answer.written.set_exception(ConnectionResetError("a fault ended the answer"))
+        elif answer.ended:
             transport.write(b"".join((data, answer.render_end(self._clock()))))
             answer.end_body()
             answer.written.set_result(None)

@@ -1,7 +1,9 @@
 """The prefix cache of the prefill side: which leading tokens of a prompt need no prefill.
 
-A radix tree of prompt runs with capacity in bytes. A prompt's branch is used as a whole, so the order of
-last use is kept only for the nodes at which prompts end; the least recently used leaf goes first.
+A radix tree of prompt runs with capacity in bytes, in HBM and behind it in host memory. A prompt's branch is
+used as a whole, so the order of last use is kept only for the nodes at which prompts end; the least recently
+used leaf goes first, from HBM to the host and from there for good. What is used again comes back into HBM,
+and whatever leads to it with it: a node in HBM has no parent on the host.
 
 The simulated HBM may hold hundreds of millions of tokens, and a server's prompts are cut into short runs. So
 that it does not fill the memory of the machine that simulates, the tree is bounded in runs too.
@@ -10,10 +12,10 @@ that it does not fill the memory of the machine that simulates, the tree is boun
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
 
 from agentload_simbackend._api import PromptRun
 from agentload_simbackend._memory import KvShape
+from agentload_simbackend._prefix_nodes import Match, Node
 from agentload_simbackend._runs import equal_runs, tokens_before
 
 MOST_RUNS = 4_000_000
@@ -21,64 +23,51 @@ MOST_RUNS = 4_000_000
 of 64 tokens it is 256M tokens, 57 % of what nine Rubin instances can hold for Gemma 4 31B. Prompts of one run
 each, as generated sessions have in virtual time, never come near it."""
 
-_Edge = tuple[str | int, int]
-"""Key of a run, and the token of that run at which a branch begins."""
-
-
-class _Node:
-    """Consecutive runs; the first of them may be the rest of a run that began in the parent."""
-
-    __slots__ = ("bytes", "children", "edge", "parent", "run_count", "runs", "tokens")
-
-    def __init__(self, parent: _Node | None, edge: _Edge, runs: list[PromptRun], tokens: int) -> None:
-        self.parent = parent
-        self.edge = edge
-        self.runs = runs
-        self.tokens = tokens
-        self.children: dict[_Edge, _Node] = {}
-        self.bytes = 0
-        self.run_count = 0
-
-
-class _Match(NamedTuple):
-    """Where a prompt leaves the tree.
-
-    node: the last node touched; `runs_in` whole runs and `tokens_in` tokens of the next run of it match
-    (all of its runs: the whole node does).
-    run, offset: the first token of the prompt that is not in the tree.
-    """
-
-    node: _Node
-    runs_in: int
-    tokens_in: int
-    run: int
-    offset: int
-    hit_tokens: int
-
 
 class PrefixCache:
-    """Prompts that were prefilled, up to `capacity_bytes` of their KV and `MOST_RUNS` runs."""
+    """Prompts that were prefilled: up to `capacity_bytes` of KV in HBM, `host_bytes` on the host.
 
-    def __init__(self, capacity_bytes: int, kv: KvShape) -> None:
+    No more than `MOST_RUNS` runs in all.
+
+    used_bytes, used_host_bytes: what is taken of the two.
+    """
+
+    def __init__(self, capacity_bytes: int, host_bytes: int, kv: KvShape) -> None:
         self.capacity_bytes = capacity_bytes
-        self.used_bytes = 0
-        self.used_runs = 0
+        self.host_capacity_bytes = host_bytes
         self._kv = kv
-        self._root = _Node(None, ("", 0), [], 0)
-        self._order: OrderedDict[_Node, None] = OrderedDict()
+        self.clear()
 
-    def hit_tokens(self, runs: list[PromptRun]) -> int:
-        """Leading tokens of the prompt that are cached; counts as a use of them."""
+    def clear(self) -> None:
+        """Lose all of it."""
+        self.used_bytes = 0
+        self.used_host_bytes = 0
+        self.used_runs = 0
+        self._root = Node(None, ("", 0), [], 0)
+        self._order: OrderedDict[Node, None] = OrderedDict()
+        self._host_order: OrderedDict[Node, None] = OrderedDict()
+
+    def hit(self, runs: list[PromptRun]) -> tuple[int, int]:
+        """Leading tokens of the prompt that are cached, and how many bytes come back from the host for them.
+
+        Counts as a use of them.
+        """
         lone = self._lone(runs)
         if lone is not None:
             self._order.move_to_end(lone)
-            return min(runs[0][1], lone.tokens)
+            return min(runs[0][1], lone.tokens), 0
         match = self._walk(runs)
-        self._use(match.node)
-        return match.hit_tokens
+        node, came_bytes = match.node, 0
+        if node.on_host:
+            if match.runs_in < len(node.runs):
+                node = self._split(node, match.runs_in, match.tokens_in)
+            came_bytes = self._bring_back(node)
+        self._use(node)
+        self._shrink()
+        return match.hit_tokens, came_bytes
 
     def insert(self, runs: list[PromptRun], tokens: int) -> None:
-        """Add a prompt of `tokens` tokens; evict the least recently used until all fits."""
+        """Add a prompt of `tokens` tokens; what was used least recently gives way until all fits."""
         node = self._lone(runs)
         if node is not None:
             if tokens > node.tokens:
@@ -88,29 +77,29 @@ class PrefixCache:
         else:
             node = self._insert(runs, tokens)
         self._order.move_to_end(node)
-        while self._order and (self.used_bytes > self.capacity_bytes or self.used_runs > MOST_RUNS):
-            self._evict()
+        self._shrink()
 
-    def _lone(self, runs: list[PromptRun]) -> _Node | None:
+    def _lone(self, runs: list[PromptRun]) -> Node | None:
         """The node of a one-run prompt whose text stands alone in the tree: what sessions mostly have."""
         if len(runs) == 1:
             node = self._root.children.get((runs[0][0], 0))
-            if node is not None and len(node.runs) == 1 and not node.children:
+            if node is not None and len(node.runs) == 1 and not node.children and not node.on_host:
                 return node
         return None
 
-    def _insert(self, runs: list[PromptRun], tokens: int) -> _Node:
+    def _insert(self, runs: list[PromptRun], tokens: int) -> Node:
         match = self._walk(runs)
         node = match.node
         rest = tokens - match.hit_tokens
+        if match.runs_in < len(node.runs) and (rest > 0 or node.on_host):
+            node = self._split(node, match.runs_in, match.tokens_in)
+        self._bring_back(node)
         if rest > 0:
-            if match.runs_in < len(node.runs):
-                node = self._split(node, match.runs_in, match.tokens_in)
             node = self._append(node, runs, match.run, match.offset, rest)
         self._order[node] = None
         return node
 
-    def _walk(self, runs: list[PromptRun]) -> _Match:
+    def _walk(self, runs: list[PromptRun]) -> Match:
         node, run, offset, hit = self._root, 0, 0, 0
         while run < len(runs):
             key, tokens = runs[run]
@@ -138,10 +127,10 @@ class PrefixCache:
                 run, offset = run + 1, 0
             if part == pieces[equal][1]:
                 equal, part = equal + 1, 0
-            return _Match(child, equal, part, run, offset, hit)
-        return _Match(node, len(node.runs), 0, run, offset, hit)
+            return Match(child, equal, part, run, offset, hit)
+        return Match(node, len(node.runs), 0, run, offset, hit)
 
-    def _split(self, node: _Node, runs_in: int, tokens_in: int) -> _Node:
+    def _split(self, node: Node, runs_in: int, tokens_in: int) -> Node:
         """Cut a node after its first `runs_in` runs and `tokens_in` tokens; return the upper part."""
         assert node.parent is not None
         cut = node.runs[runs_in]
@@ -152,22 +141,25 @@ class PrefixCache:
         if tokens_in:
             upper_runs.append(PromptRun(cut[0], tokens_in))
             lower_runs[0] = PromptRun(cut[0], cut[1] - tokens_in)
-        upper = _Node(node.parent, node.edge, upper_runs, upper_tokens)
+        upper = Node(node.parent, node.edge, upper_runs, upper_tokens)
+        upper.on_host = node.on_host
         node.parent.children[node.edge] = upper
         node.parent, node.edge = upper, (cut[0], begins + tokens_in)
         node.runs, node.tokens = lower_runs, node.tokens - upper_tokens
         upper.children[node.edge] = node
+        upper.in_hbm = 0 if node.on_host else 1
         self._account(upper)
         self._account(node)
         return upper
 
-    def _append(self, node: _Node, runs: list[PromptRun], run: int, offset: int, tokens: int) -> _Node:
+    def _append(self, node: Node, runs: list[PromptRun], run: int, offset: int, tokens: int) -> Node:
         """Add the rest of a prompt after `node`; a leaf is made longer in place."""
         if node.children or node is self._root:
             edge = (runs[run][0], offset)
             rest = runs[run:]
             rest[0] = PromptRun(edge[0], rest[0][1] - offset)
-            child = node.children[edge] = _Node(node, edge, rest, tokens)
+            child = node.children[edge] = Node(node, edge, rest, tokens)
+            node.in_hbm += 1
             if node is not self._root:
                 self._account(node)
             node = child
@@ -181,31 +173,96 @@ class PrefixCache:
         self._account(node)
         return node
 
-    def _account(self, node: _Node) -> None:
+    def _account(self, node: Node) -> None:
         """Bring what a node counts for up to date: only the end of a branch keeps its sliding window."""
         now = node.tokens * self._kv.bytes_per_token
         if not node.children:
             now = self._kv.transfer_bytes(node.tokens, node.tokens)
-        self.used_bytes += now - node.bytes
+        if node.on_host:
+            self.used_host_bytes += now - node.bytes
+        else:
+            self.used_bytes += now - node.bytes
         node.bytes = now
         self.used_runs += len(node.runs) - node.run_count
         node.run_count = len(node.runs)
 
-    def _use(self, node: _Node) -> None:
+    def _use(self, node: Node) -> None:
         if node is not self._root:
             self._order[node] = None
             self._order.move_to_end(node)
 
-    def _evict(self) -> None:
+    def _bring_back(self, node: Node) -> int:
+        """Move a node and what leads to it from the host into HBM; return its bytes."""
+        moved_bytes = 0
+        while node.on_host:
+            assert node.parent is not None
+            node.on_host = False
+            node.parent.in_hbm += 1
+            self.used_host_bytes -= node.bytes
+            self.used_bytes += node.bytes
+            moved_bytes += node.bytes
+            self._host_order.pop(node, None)
+            node = node.parent
+        return moved_bytes
+
+    def _shrink(self) -> None:
+        """Let the least recently used leave HBM for the host, and the host for good, until all fits.
+
+        Who leaves the host may leave behind the end of a branch in HBM, which takes its window there.
+        """
+        while True:
+            too_many = self.used_runs > MOST_RUNS
+            if self._order and self.used_bytes > self.capacity_bytes:
+                self._leave_hbm()
+            elif self._host_order and (too_many or self.used_host_bytes > self.host_capacity_bytes):
+                self._evict(self._host_order)
+            elif self._order and too_many:
+                self._evict(self._order)
+            else:
+                return
+
+    def _leave_hbm(self) -> None:
         node, _ = self._order.popitem(last=False)
         parent = node.parent
-        if node.children or parent is None:
+        if parent is None or node.in_hbm:
             return  # its branches are in use later than itself; it comes back when it is the end of one
-        del parent.children[node.edge]
+        node.on_host = True
+        parent.in_hbm -= 1
         self.used_bytes -= node.bytes
+        self.used_host_bytes += node.bytes
+        if node.bytes > self.host_capacity_bytes and not node.children:
+            self._remove(node)
+        else:
+            self._host_order[node] = None
+        if parent is not self._root and not parent.in_hbm:
+            _put_first(self._order, parent)
+
+    def _evict(self, order: OrderedDict[Node, None]) -> None:
+        node = next(iter(order))
+        if node.children or node.parent is None:
+            del order[node]  # as above
+        else:
+            self._remove(node)
+
+    def _remove(self, node: Node) -> None:
+        """Take a leaf out of the tree; its parent is then the end of a branch itself, and as old."""
+        parent = node.parent
+        assert parent is not None
+        (self._host_order if node.on_host else self._order).pop(node, None)
+        del parent.children[node.edge]
+        if node.on_host:
+            self.used_host_bytes -= node.bytes
+        else:
+            self.used_bytes -= node.bytes
+            parent.in_hbm -= 1
         self.used_runs -= node.run_count
         if parent is not self._root and not parent.children:
             self._account(parent)
-            if parent not in self._order:
-                self._order[parent] = None
-                self._order.move_to_end(parent, last=False)
+            _put_first(self._host_order if parent.on_host else self._order, parent)
+
+
+def _put_first(order: OrderedDict[Node, None], node: Node) -> None:
+    """A node that is not in the order becomes the one used least recently."""
+    if node not in order:
+        order[node] = None
+        order.move_to_end(node, last=False)

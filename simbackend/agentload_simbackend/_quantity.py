@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from agentload_traces import SpecError
+from agentload_traces import SpecError, printable
 
 Kind = Literal["fact", "vendor_claim", "estimate", "fitted"]
 """fact: read from a configuration or measured independently. vendor_claim: the maker says so.
@@ -35,7 +36,10 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Unit(NamedTuple):
-    """What a field of a spec expects: the unit and the bounds of its value."""
+    """What a field of a spec expects: the unit and the bounds of its value.
+
+    The bounds leave room for anything that may be built, and none for times or sizes that no clock can count.
+    """
 
     name: str
     low: float = 0.0
@@ -44,20 +48,23 @@ class Unit(NamedTuple):
     whole: bool = False
 
 
-Bytes = Annotated[Quantity, Unit("B")]
-BytesPerSecond = Annotated[Quantity, Unit("B/s")]
-Flops = Annotated[Quantity, Unit("FLOP/s")]
-PerSecond = Annotated[Quantity, Unit("1/s")]
-Seconds = Annotated[Quantity, Unit("s", low_allowed=True)]
+Bytes = Annotated[Quantity, Unit("B", high=1e18)]
+BytesPerSecond = Annotated[Quantity, Unit("B/s", high=1e18)]
+Flops = Annotated[Quantity, Unit("FLOP/s", high=1e21)]
+PerSecond = Annotated[Quantity, Unit("1/s", high=1e15)]
+Seconds = Annotated[Quantity, Unit("s", high=1e7, low_allowed=True)]
 Fraction = Annotated[Quantity, Unit("fraction", high=1.0)]
 Spread = Annotated[Quantity, Unit("fraction", high=1.0, low_allowed=True)]
-Count = Annotated[Quantity, Unit("count", whole=True)]
-CountOrZero = Annotated[Quantity, Unit("count", low_allowed=True, whole=True)]
+Count = Annotated[Quantity, Unit("count", high=1e15, whole=True)]
+CountOrZero = Annotated[Quantity, Unit("count", high=1e15, low_allowed=True, whole=True)]
 DraftTokens = Annotated[Quantity, Unit("count", high=64, whole=True)]
-Tokens = Annotated[Quantity, Unit("tokens", whole=True)]
-TokensPerStep = Annotated[Quantity, Unit("tokens/step", low=1.0, low_allowed=True)]
-BytesPerParameter = Annotated[Quantity, Unit("B/parameter")]
-BytesPerElement = Annotated[Quantity, Unit("B/element", whole=True)]
+Tokens = Annotated[Quantity, Unit("tokens", high=1e9, whole=True)]
+TokensPerStep = Annotated[Quantity, Unit("tokens/step", low=1.0, high=65.0, low_allowed=True)]
+BytesPerParameter = Annotated[Quantity, Unit("B/parameter", high=8.0)]
+BytesPerElement = Annotated[Quantity, Unit("B/element", high=8.0, whole=True)]
+
+_LEAST = 1e-6
+"""Of a value that must be more than 0: less would make times overflow."""
 
 
 class Number(NamedTuple):
@@ -76,14 +83,16 @@ def numbers_of(spec: msgspec.Struct, prefix: str) -> Iterator[Number]:
 def check_units(spec: msgspec.Struct, where: str) -> None:
     """Raise `SpecError` for the first quantity whose unit or value is not what its field expects."""
     for path, quantity, unit in _quantities(spec, ""):
-        field = f"{where}: {path}"
+        field = f"{where}: {printable(path)}"
         if quantity.unit != unit.name:
-            raise SpecError(f'{field}: unit is "{quantity.unit}", must be "{unit.name}"')
+            raise SpecError(f'{field}: unit is "{printable(quantity.unit)}", must be "{unit.name}"')
         if not quantity.source.strip():
             raise SpecError(f"{field}: source is empty, must say where the number comes from")
         if not _inside(quantity.value, unit):
-            raise SpecError(f"{field}: value is {quantity.value:g} {unit.name}, must be {_bounds(unit)}")
-        if quantity.range is not None and not quantity.range[0] <= quantity.range[1]:
+            raise SpecError(
+                f"{field}: value is {quantity.value:g} {unit.name}, must be {_bounds(quantity.value, unit)}"
+            )
+        if quantity.range is not None and not -math.inf < quantity.range[0] <= quantity.range[1] < math.inf:
             raise SpecError(f"{field}: range is {list(quantity.range)}, must be [low, high]")
 
 
@@ -105,13 +114,14 @@ def shown_number(value: float, unit: str) -> str:
 
 
 def _inside(value: float, unit: Unit) -> bool:
-    above = value >= unit.low if unit.low_allowed else value > unit.low
+    above = value >= (unit.low if unit.low_allowed else max(unit.low, _LEAST))
     whole = not unit.whole or value.is_integer()
     return math.isfinite(value) and above and value <= unit.high and whole
 
 
-def _bounds(unit: Unit) -> str:
-    text = f"{'at least' if unit.low_allowed else 'more than'} {unit.low:g}"
+def _bounds(value: float, unit: Unit) -> str:
+    low = _LEAST if 0 < value < _LEAST and not (unit.low_allowed or unit.whole) else unit.low
+    text = f"{'at least' if unit.low_allowed or low > unit.low else 'more than'} {low:g}"
     if unit.high < math.inf:
         text += f" and at most {unit.high:g}"
     return text + (", a whole number" if unit.whole else "")
@@ -119,7 +129,7 @@ def _bounds(unit: Unit) -> str:
 
 def _quantities(spec: msgspec.Struct, prefix: str) -> Iterator[tuple[str, Quantity, Unit]]:
     """Walk the struct's fields: quantities, tables of them by size or class, structs, lists of these."""
-    hints = get_type_hints(type(spec), include_extras=True)
+    hints = _hints(type(spec))
     for field in spec.__struct_fields__:
         value = getattr(spec, field)
         path = f"{prefix}.{field}" if prefix else field
@@ -136,6 +146,11 @@ def _quantities(spec: msgspec.Struct, prefix: str) -> Iterator[tuple[str, Quanti
             for index, item in enumerate(value):
                 if isinstance(item, msgspec.Struct):
                     yield from _quantities(item, f"{path}.{index + 1}")
+
+
+@cache
+def _hints(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(shape, include_extras=True)
 
 
 def _unit(hint: Any) -> Unit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -50,6 +50,7 @@ class SimServer:
     port: 0 takes a free one, see `url`. clock: nanoseconds on the clock of the event loop.
     tick_ns: decode steps that are closer than this are written together. script: decides the
     answers; by default filler text of the length that the request asks for.
+    contents: the content classes that a request may name (`None`: any).
     about: what `/v1/models` says of the simulation.
     Raises `AgentloadError` on entry if it cannot listen.
     """
@@ -67,6 +68,7 @@ class SimServer:
         clock: Callable[[], int] = time.monotonic_ns,
         tick_ns: int = TICK_NS,
         script: ScriptedModel | None = None,
+        contents: Collection[str] | None = None,
         about: SimulatedModel | None = None,
     ) -> None:
         self._engine = engine
@@ -79,6 +81,7 @@ class SimServer:
         self._clock = clock
         self._tick_ns = tick_ns
         self._script = script or FillerModel(seed)
+        self._contents = contents
         self._created = int(time.time())
         self._pacer: Pacer | None = None
         self._runner: web.AppRunner | None = None
@@ -103,7 +106,14 @@ class SimServer:
         encode("warm \ufffd")  # loads the vocabulary now, not within the first request; then what only
         # text beyond ASCII needs, another 0.1 s in which no stream would be written
         self._pacer = Pacer(self._engine, self._clock, tick_ns=self._tick_ns)
-        chat = ChatApi(self._pacer, self._script, self._clock, self._max_model_len, self._block_tokens)
+        chat = ChatApi(
+            self._pacer,
+            self._script,
+            self._clock,
+            max_model_len=self._max_model_len,
+            block_tokens=self._block_tokens,
+            contents=self._contents,
+        )
         app = web.Application(middlewares=[_openai_errors], client_max_size=CLIENT_MAX_BYTES)
         app.router.add_post("/v1/chat/completions", chat.handle)
         app.router.add_get("/v1/models", self._models)
@@ -171,7 +181,7 @@ async def _openai_errors(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except ApiError as error:
-        return json_answer(error.body(), error.status)
+        return json_answer(error.body(), error.status, error.headers)
     except web.RequestPayloadError as error:
         return json_answer(error_body(protocol_message(error), 400), 400)
     except web.HTTPRequestEntityTooLarge:

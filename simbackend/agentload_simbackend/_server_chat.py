@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from itertools import count
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
-from agentload_simbackend._api import EngineRequest, PromptRun, Rejected
+from agentload_simbackend._api import EngineRequest, Failed, Finished, Rejected
 from agentload_simbackend._chat import ChatRequest, message_texts, parse_chat
+from agentload_simbackend._chat_class import content_class, latency_class
 from agentload_simbackend._chat_wire import ChatHeader, ChatStream, chat_body
 from agentload_simbackend._pacing import PacedAnswer, Pacer
 from agentload_simbackend._scripted import Answer, ModelCall, ScriptedModel
-from agentload_simbackend._server_errors import ApiError, rejection
+from agentload_simbackend._server_errors import ApiError, failure, rejection
 from agentload_simbackend._server_sessions import Conversation, Conversations, header_id
 from agentload_simbackend._wire import TURN_HEADER
 
@@ -35,13 +39,16 @@ class ChatApi:
         pacer: Pacer,
         script: ScriptedModel,
         clock: Callable[[], int],
+        *,
         max_model_len: int | None,
         block_tokens: int,
+        contents: Collection[str] | None,
     ) -> None:
         self._pacer = pacer
         self._script = script
         self._clock = clock
         self._max_model_len = max_model_len
+        self._contents = contents
         self._conversations = Conversations(message_texts, block_tokens)
         self._request_ids = count(1)
 
@@ -56,6 +63,7 @@ class ChatApi:
                 ' Use HTTP/1.1, or "stream": false.',
                 param="stream",
             )
+        asked = latency_class(request.headers, chat), content_class(request.headers, self._contents)
         messages = bytes(chat.messages)
         conversation = self._conversations.find(request.headers, messages)
         conversation.running += 1
@@ -66,7 +74,23 @@ class ChatApi:
                 runs = conversation.index.runs()
             if not runs:
                 raise ApiError("Invalid 'messages': they hold no text.", param="messages")
-            return await self._answer(request, chat, conversation, turn_id, runs, arrived_ns)
+            call = ModelCall(
+                session_id=conversation.session_id, turn_id=turn_id, max_output_tokens=chat.max_output_tokens
+            )
+            answer = self._script.answer(call)
+            wanted, content = asked
+            engine_request = EngineRequest(
+                request_id=next(self._request_ids),
+                session_id=conversation.session_id,
+                turn_id=turn_id,
+                context_id=conversation.context_id,
+                prompt_runs=runs,
+                input_tokens=sum(run.tokens for run in runs),
+                output_tokens=answer.output_tokens,
+                content=content,
+                latency_class=wanted,
+            )
+            return await self._answer(request, chat, engine_request, answer, arrived_ns)
         finally:
             conversation.running -= 1
 
@@ -85,24 +109,10 @@ class ChatApi:
         self,
         request: web.Request,
         chat: ChatRequest,
-        conversation: Conversation,
-        turn_id: str,
-        runs: Sequence[PromptRun],
+        engine_request: EngineRequest,
+        answer: Answer,
         arrived_ns: int,
     ) -> web.StreamResponse:
-        call = ModelCall(
-            session_id=conversation.session_id, turn_id=turn_id, max_output_tokens=chat.max_output_tokens
-        )
-        answer = self._script.answer(call)
-        engine_request = EngineRequest(
-            request_id=next(self._request_ids),
-            session_id=conversation.session_id,
-            turn_id=turn_id,
-            context_id=conversation.context_id,
-            prompt_runs=runs,
-            input_tokens=sum(run.tokens for run in runs),
-            output_tokens=answer.output_tokens,
-        )
         header = ChatHeader(
             id=f"chatcmpl-{engine_request.request_id}",
             created=int(time.time()),
@@ -115,7 +125,7 @@ class ChatApi:
             stream = ChatStream(header, answer, include_usage=chat.include_usage, phase=phase)
         paced = self._pacer.submit(engine_request, arrived_ns, stream)
         try:
-            self._raise_if_rejected(paced)
+            self._raise_if_ended(paced)
             if stream is None:
                 return await self._whole(paced, header, answer)
             return await self._streamed(request, paced)
@@ -124,8 +134,8 @@ class ChatApi:
 
     async def _whole(self, paced: PacedAnswer, header: ChatHeader, answer: Answer) -> web.Response:
         outcome = await paced.outcome
-        self._raise_if_rejected(paced)
-        assert not isinstance(outcome, Rejected)
+        self._raise_if_ended(paced)
+        assert isinstance(outcome, Finished)
         body = chat_body(header, answer, outcome, self._clock() - paced.arrived_ns)
         return web.Response(body=body, content_type="application/json", headers=_request_id(paced))
 
@@ -146,13 +156,32 @@ class ChatApi:
         try:
             await paced.written
         except ConnectionResetError:
-            transport.abort()
+            if paced.failed:
+                _reset(transport)
+            else:
+                transport.abort()
         return response
 
-    def _raise_if_rejected(self, paced: PacedAnswer) -> None:
-        if paced.outcome.done() and isinstance(rejected := paced.outcome.result(), Rejected):
+    def _raise_if_ended(self, paced: PacedAnswer) -> None:
+        """Raise what the engine ended a request with, before a part of its answer was sent."""
+        outcome = paced.outcome.result() if paced.outcome.done() else None
+        if isinstance(outcome, Rejected):
             request = paced.request
-            raise rejection(rejected, request.input_tokens, request.output_tokens, self._max_model_len)
+            raise rejection(outcome, request.input_tokens, request.output_tokens, self._max_model_len)
+        if isinstance(outcome, Failed):
+            raise failure(outcome)
+
+
+def _reset(transport: asyncio.WriteTransport) -> None:
+    """Break a connection off as a machine that dies does: with RST, the stream just stops."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
+
+
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 def _request_id(paced: PacedAnswer) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -76,9 +77,8 @@ def protocol_message(error: BaseException) -> str:
     return f"{what} ({type(cause).__name__}: {reason})."
 
 
-def json_answer(body: bytes, status: int, allow: str | None = None) -> web.Response:
-    """Return an answer with a JSON body. allow: the methods that the path takes, for 405."""
-    headers = {} if allow is None else {"Allow": allow}
+def json_answer(body: bytes, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return an answer with a JSON body."""
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
@@ -95,4 +95,7 @@ def _kind(error: BaseException) -> str:
 
 def _from_aiohttp(request: web.BaseRequest, error: web.HTTPException) -> web.Response:
     message = f"{error.reason}: {request.method} {request.path}"
-    return json_answer(error_body(message, error.status), error.status, error.headers.get("Allow"))
+    # Of the headers only the one that 405 must have: the others are of aiohttp's own body.
+    allow = error.headers.get("Allow")
+    headers = None if allow is None else {"Allow": allow}
+    return json_answer(error_body(message, error.status), error.status, headers)

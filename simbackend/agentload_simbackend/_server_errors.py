@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
 
-from agentload_simbackend._api import Rejected
+from agentload_simbackend._api import Failed, Rejected
 
-_STATUS = {"rate_limit_exceeded": 429, "server_is_overloaded": 503}
 _TYPES = {429: "rate_limit_error", 503: "service_unavailable_error", 500: "server_error"}
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 
@@ -17,14 +17,26 @@ class ApiError(Exception):
     """A request is answered with an error.
 
     status: HTTP status. param: the field of the request that is wrong. code: OpenAI's error code.
+    retry_after_s: when to try again, for the header `Retry-After`.
     """
 
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ):
         super().__init__(message)
         self.message = message
         self.status = status
         self.param = param
         self.code = code
+        self.headers: dict[str, str] = {}
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(math.ceil(retry_after_s))  # RFC 9110 has whole seconds only
 
     def body(self) -> bytes:
         """The JSON body of the answer."""
@@ -61,7 +73,14 @@ def rejection(rejected: Rejected, input_tokens: int, output_tokens: int, limit: 
     """What the engine's refusal of a request looks like on the wire."""
     if rejected.code == "context_length_exceeded" and limit is not None:
         return ApiError(_too_long(input_tokens, output_tokens, limit), param="messages", code=rejected.code)
-    return ApiError(rejected.message, status=_STATUS.get(rejected.code, 400), code=rejected.code)
+    return ApiError(
+        rejected.message, status=rejected.status, code=rejected.code, retry_after_s=rejected.retry_after_s
+    )
+
+
+def failure(failed: Failed) -> ApiError:
+    """What a request that a fault ended looks like where nothing of its answer was sent."""
+    return ApiError(failed.message, status=503, code=failed.code)
 
 
 def _too_long(input_tokens: int, output_tokens: int, limit: int) -> str:

@@ -72,18 +72,26 @@ class LpuChip(
 
 
 class GpuPrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prefill on a GPU: the MFU of its matrix products, a constant latency, and the tokens of a chunk."""
+    """Prefill on a GPU: the MFU of its matrix products, a constant latency, and the tokens of a chunk.
+
+    layer_overhead: the part of the latency that each layer of a dense model has, where it was fitted.
+    """
 
     flops_efficiency: Fraction
     latency: Seconds
     chunk: Tokens
+    layer_overhead: Seconds | None = None
 
 
 class GpuDecode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Decode on a GPU: the part of HBM bandwidth it reaches, and a fixed time per layer."""
+    """Decode on a GPU: the part of HBM bandwidth it reaches, and a fixed time per layer.
+
+    stream_overhead: of each step for every stream of its batch (scheduling, sampling), where it was fitted.
+    """
 
     hbm_efficiency: Fraction
     layer_overhead: Seconds
+    stream_overhead: Seconds | None = None
 
 
 class GpuChip(
@@ -91,7 +99,9 @@ class GpuChip(
 ):
     """A chip that computes from HBM. A format that it lacks has no FLOP/s; the next wider one is used.
 
+    attention_flops: of scores and values, where that is not `bf16_flops`.
     host_memory: of a CPU that one GPU can use for its prefix cache, over `host_bandwidth` per direction.
+    nvlink_bandwidth: per direction; exchanges between the GPUs of a group reach `nvlink_efficiency` of it.
     """
 
     name: str
@@ -100,9 +110,12 @@ class GpuChip(
     bf16_flops: Flops
     fp8_flops: Flops | None = None
     fp4_flops: Flops | None = None
+    attention_flops: Flops | None = None
     least_weight_bytes: BytesPerParameter
     host_memory: Bytes | None = None
     host_bandwidth: BytesPerSecond | None = None
+    nvlink_bandwidth: BytesPerSecond | None = None
+    nvlink_efficiency: Fraction | None = None
     prefill: GpuPrefill
     decode: GpuDecode
 

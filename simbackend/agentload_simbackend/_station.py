@@ -1,11 +1,11 @@
-"""A first-come-first-served place with so many servers: the prefill pool, or the link into a replica."""
+"""A place with so many servers, such as the prefill pool: who waits is served by deadline."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from agentload_simbackend._deadline_queue import DeadlineQueue
 from agentload_simbackend._flight import Flight
 
 _Start = Callable[[Flight, int], int]
@@ -21,7 +21,7 @@ class Station:
         self._servers = servers
         self._start = start
         self._busy: list[int] = []
-        self.queue: deque[Flight] = deque()
+        self.queue = DeadlineQueue()
         self.event_seq = -1
         self.armed_ns: int | None = None
         self.wake_ns: int | None = None
@@ -29,7 +29,7 @@ class Station:
 
     def enter(self, flight: Flight, now_ns: int) -> None:
         """Serve a flight now, or let it wait its turn."""
-        self.queue.append(flight)
+        self.queue.push(flight)
         self.serve(now_ns)
 
     def serve(self, now_ns: int) -> None:
@@ -38,7 +38,7 @@ class Station:
         while busy and busy[0] <= now_ns:
             heappop(busy)
         while queue and len(busy) < self._servers:
-            flight = queue.popleft()
+            flight = queue.pop()
             flight.busy_until_ns = self._start(flight, now_ns)
             heappush(busy, flight.busy_until_ns)
         self.wake_ns = busy[0] if queue else None

@@ -20,12 +20,20 @@ AGENT_HEADER = "x-agentload-agent-id"
 """The sub-agent whose context a request continues; absent for the session's main agent."""
 
 
+CLASS_HEADER = "x-agentload-class"
+"""The latency class: interactive, standard or batch. It goes before what the body says of priority."""
+
+CONTENT_HEADER = "x-agentload-content"
+"""The content class, which decides how many tokens a step of speculative decoding yields."""
+
+
 class ServerTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The object `agentload` of an answer.
 
     The four phases are the engine's and sum to its time for the request; `server_ns` is the clock's, from
     the arrival of the request to its last byte. `cached_tokens`: prompt tokens that needed no prefill.
-    `steps`: decode steps. `replica`: which decode replica, from 0.
+    `handoff_tokens`: prompt tokens whose KV crossed to the decode replica. `steps`: decode steps. `replica`:
+    which decode replica, from 0.
     """
 
     queue_ns: int
@@ -36,6 +44,7 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     replica: int
     server_ns: int
+    handoff_tokens: int | None = None
 
 
 class SimulatedModel(msgspec.Struct, frozen=True):

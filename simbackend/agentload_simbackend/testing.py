@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 
@@ -11,11 +11,14 @@ from agentload_simbackend._api import (
     Arrival,
     Emission,
     EngineRequest,
+    Failed,
     Finished,
     FirstToken,
     Phases,
     Rejected,
 )
+from agentload_simbackend._faults import Fault, Refuse, Reset
+from agentload_traces import SpecError
 
 
 class FixedStepEngine:
@@ -25,6 +28,9 @@ class FixedStepEngine:
     first tokens with the first step that ends after t + `prefill_ns`. There is no queue and no hand-off.
     Prompt runs that were seen before count as cached; a prompt that with its answer exceeds `max_tokens`
     is rejected with `context_length_exceeded`. Raises `ValueError` if a time goes back.
+
+    faults: what happens when, by their `at_s` on the engine's clock: `Reset` (of all that is under way,
+    whatever its share) and `Refuse` (of all new requests).
     """
 
     def __init__(
@@ -34,6 +40,7 @@ class FixedStepEngine:
         tokens_per_step: int = 1,
         prefill_ns: int = 0,
         max_tokens: int | None = None,
+        faults: Sequence[Fault] = (),
     ) -> None:
         self._step_ns = step_ns
         self._tokens_per_step = tokens_per_step
@@ -42,7 +49,10 @@ class FixedStepEngine:
         self._now_ns = 0
         self._order = count()
         self._events: list[tuple[int, int, Emission]] = []
-        self._live: set[int] = set()
+        self._live: dict[int, tuple[EngineRequest, int]] = {}
+        self._timeline = sorted((round(fault.at_s * 1e9), number) for number, fault in enumerate(faults))
+        self._faults = faults
+        self._refusing: tuple[int, Refuse] | None = None
         self._decoding: dict[int, int] = {}
         self._seen: set[str | int] = set()
         self.submitted: list[EngineRequest] = []
@@ -51,12 +61,20 @@ class FixedStepEngine:
     def submit(self, request: EngineRequest, now_ns: int) -> None:
         """Take a request at `now_ns`."""
         self._tell(now_ns)
+        self._let_faults_begin(now_ns)
         self.submitted.append(request)
-        self._live.add(request.request_id)
+        self._live[request.request_id] = (request, now_ns)
         wanted = request.input_tokens + request.output_tokens
         if self._max_tokens is not None and wanted > self._max_tokens:
             message = f"{wanted} tokens do not fit into a context of {self._max_tokens}"
             self._push(Rejected(request.request_id, now_ns, "context_length_exceeded", message))
+            return
+        if self._refusing is not None and now_ns < self._refusing[0]:
+            refuse = self._refusing[1]
+            code = "rate_limit_exceeded" if refuse.status == 429 else "server_is_overloaded"
+            self._push(
+                Rejected(request.request_id, now_ns, code, "refused", refuse.status, refuse.retry_after_s)
+            )
             return
         first = (now_ns + self._prefill_ns) // self._step_ns + 1
         steps = -(-request.output_tokens // self._tokens_per_step)
@@ -85,29 +103,48 @@ class FixedStepEngine:
             self.cancelled.append(request_id)
             self._forget(request_id)
 
+    def inject(self, fault: Fault, now_ns: int) -> None:
+        """Let a `Reset` or `Refuse` begin. Raises `SpecError` for other faults."""
+        self._tell(now_ns)
+        if isinstance(fault, Refuse):
+            until_ns = 2**63 if fault.for_s is None else now_ns + round(fault.for_s * 1e9)
+            self._refusing = (until_ns, fault)
+        elif isinstance(fault, Reset):
+            for request_id in list(self._live):
+                self._fail(request_id, now_ns)
+        else:
+            raise SpecError(f"this engine for tests has no {type(fault).__name__}")
+
     def next_event_ns(self) -> int | None:
-        """Time of the next first token, end or rejection."""
+        """Time of the next first token, end, rejection or fault."""
         while self._events and self._events[0][2].request_id not in self._live:
             heapq.heappop(self._events)
-        return self._events[0][0] if self._events else None
+        times = [events[0][0] for events in (self._events, self._timeline) if events]
+        return min(times, default=None)
 
     def advance(self, now_ns: int) -> list[Emission]:
         """Let time pass up to and including `now_ns`."""
-        self._tell(now_ns)
         emissions = []
         while (at_ns := self.next_event_ns()) is not None and at_ns <= now_ns:
+            self._tell(max(at_ns, self._now_ns))
+            if not self._events or self._events[0][0] > at_ns:
+                self._let_faults_begin(at_ns)
+                continue
             emission = heapq.heappop(self._events)[2]
             emissions.append(emission)
             if isinstance(emission, FirstToken):
                 self._decoding[emission.request_id] = at_ns // self._step_ns
             else:
                 self._forget(emission.request_id)
+        self._tell(now_ns)
         return emissions
 
     def advance_to_emission(self, limit_ns: int | None) -> list[Emission]:
         """Let time pass until something is emitted, at the most up to `limit_ns`."""
-        at_ns = self.next_event_ns()
-        return [] if at_ns is None or (limit_ns is not None and at_ns > limit_ns) else self.advance(at_ns)
+        while (at_ns := self.next_event_ns()) is not None and (limit_ns is None or at_ns <= limit_ns):
+            if emissions := self.advance(at_ns):
+                return emissions
+        return []
 
     def next_step_ns(self) -> int | None:
         """End of the next step, `None` when nothing decodes."""
@@ -127,8 +164,34 @@ class FixedStepEngine:
     def _push(self, emission: Emission) -> None:
         heapq.heappush(self._events, (emission.at_ns, next(self._order), emission))
 
+    def _let_faults_begin(self, now_ns: int) -> None:
+        while self._timeline and self._timeline[0][0] <= now_ns:
+            at_ns, number = heapq.heappop(self._timeline)
+            self.inject(self._faults[number], max(at_ns, self._now_ns))
+
+    def _fail(self, request_id: int, now_ns: int) -> None:
+        request, submitted_ns = self._live[request_id]
+        prefilled_ns = min(now_ns, submitted_ns + self._prefill_ns)
+        first = (submitted_ns + self._prefill_ns) // self._step_ns + 1
+        last = now_ns // self._step_ns
+        tokens = max(0, last - first + 1) * self._tokens_per_step
+        failed = Failed(
+            request_id=request_id,
+            at_ns=now_ns,
+            code="connection_reset",
+            message="the connection broke",
+            phases=Phases(0, prefilled_ns - submitted_ns, 0, now_ns - prefilled_ns),
+            first_token_at_ns=first * self._step_ns if tokens else None,
+            output_tokens=tokens,
+            replica=0,
+            arrivals=partial(self._arrivals, first, last, tokens) if tokens else list[Arrival],
+        )
+        self._events = [event for event in self._events if event[2].request_id != request.request_id]
+        heapq.heapify(self._events)
+        self._push(failed)
+
     def _forget(self, request_id: int) -> None:
-        self._live.discard(request_id)
+        self._live.pop(request_id, None)
         self._decoding.pop(request_id, None)
 
     def _cached_tokens(self, request: EngineRequest) -> int:

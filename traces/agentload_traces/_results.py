@@ -22,7 +22,8 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 
 RequestStatus = Literal["ok", "failed", "skipped"]
-"""ok: answered whole. failed: sent, but not answered whole. skipped: not sent, for an earlier one failed."""
+"""ok: answered whole. failed: sent, but not answered whole. skipped: not sent, for an earlier one failed, or
+for it or an earlier one does not fit the model's context."""
 
 Clock = Literal["virtual", "wall"]
 RunStatus = Literal["running", "complete", "interrupted"]
@@ -40,6 +41,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
     scheduled_ns: when the turn was due. Open-loop and closed-loop latencies count from here.
     input_tokens / output_tokens_asked: what the trace asks for. sent_tokens: what went into the request.
     cached_tokens: prompt tokens that the endpoint read from its prefix cache. output_tokens: received.
+    handoff_tokens: prompt tokens whose KV crossed to the decode side: all of them if it was evicted there.
     reported_*: the endpoint's own `usage`.
     arrival_dt_us: gaps between token arrivals in microseconds; the first counts from `scheduled_ns`.
     arrival_tokens: tokens that came with each arrival (same length). Both `None` when not recorded.
@@ -72,6 +74,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
     input_tokens: Int64 = 0
     sent_tokens: Int64 | None = None
     cached_tokens: Int64 | None = None
+    handoff_tokens: Int64 | None = None
     reported_input_tokens: Int64 | None = None
     output_tokens_asked: Int64 | None = None
     output_tokens: Int64 | None = None
@@ -83,13 +86,17 @@ class RequestRow(msgspec.Struct, kw_only=True):
 
 
 class ToolCallRow(msgspec.Struct, kw_only=True):
-    """One tool call of a run, on the run's clock."""
+    """One tool call of a run, on the run's clock.
+
+    queue_ns: from when it could have run, the end of its turn, to `start_ns`: the wait for a slot.
+    """
 
     session_id: str
     turn_id: str
     call_index: Int64
     name: str | None = None
     agent_id: str | None = None
+    queue_ns: Int64 = 0
     start_ns: Int64
     end_ns: Int64
     result_tokens: Int64 | None = None
@@ -131,6 +138,7 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=False):
     conditions: what any headline number of this run holds for, one sentence each; the first says what kind
         of numbers it rests on.
     options: the run's options that change its result (speed, concurrency, max_turns, ...).
+    faults_sha256: of the file of faults that the options name.
     sessions_planned / turns_planned: what the run was to do, known when the trace is read; `None` before.
     trace_lines_read / trace_lines_skipped: of the trace's lines, those read and those that were unusable.
     """
@@ -144,6 +152,7 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=False):
     trace: str
     trace_sha256: str | None = None
     spec_sha256: str | None = None
+    faults_sha256: str | None = None
     conditions: tuple[str, ...] = ()
     options: dict[str, str | int | float | bool | None] = {}
     versions: dict[str, str] = {}

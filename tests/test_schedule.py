@@ -1,0 +1,219 @@
+"""The static schedule against the latency sum on paper, and what its ablations cost."""
+
+from __future__ import annotations
+
+import pytest
+from schedule_cases import (
+    REACH_S,
+    Step,
+    chip,
+    decoder,
+    dense,
+    full,
+    gemma,
+    group,
+    layers,
+    number,
+)
+
+from agentload_simbackend._model_specs import ExpertFfn, LatentAttention, StateSpace
+from agentload_simbackend._schedule import FIRST_BIT_S, ScheduleOptions, group_of
+from agentload_simbackend._specs import LpuRack, LpuSide
+from agentload_traces import SpecError
+
+US = 1e-6
+
+
+def whole_s(step: Step, drafts: int = 7) -> float:
+    return step.schedule().seconds + drafts * step.draft().seconds
+
+
+def paper_s(batch: int, context_tokens: int, reach_s: float, on_chip_s: float, chips: int) -> float:
+    """The latency sum of simbackend/README.md for Gemma 4 31B with its drafter."""
+    rows = 8 * batch
+    flops = chips * 1.2e15
+
+    def phase(rows: int, hidden: int) -> float:
+        return reach_s + rows * hidden * 2 / 1.2e12
+
+    gemm = max(30.7e9 / (chips * 75e12), 2 * 30.7e9 * rows / (flops * 0.3))
+    keys = batch * context_tokens
+    kv = 40_960 * keys + batch * 419e6
+    attended = 4 * 8 * 32 * (10 * 512 * keys + 50 * 256 * 1024 * batch)
+    exps = 8 * 32 * (10 * keys + 50 * 1024 * batch)
+    attention = max(kv / (chips * 75e12), attended / (flops * 0.25)) + exps / (chips * 320e9)
+    target = 60 * (6 * phase(rows, 5376) + on_chip_s) + gemm + attention + 5 * US
+    return target + 7 * (4 * (6 * phase(batch, 1024) + on_chip_s) + 5 * US) + 30 * US
+
+
+@pytest.mark.parametrize(("chips", "on_chip_s"), [(256, 4.75e-6), (128, 7.09e-6)])
+@pytest.mark.parametrize("context_tokens", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_the_step_of_gemma_is_the_latency_sum_on_paper(
+    chips: int, on_chip_s: float, context_tokens: int, batch: int
+) -> None:
+    step = gemma(chips, batch, context_tokens, operation_time=on_chip_s / 16)
+    step = step._replace(options=ScheduleOptions(overlap=False))
+    expected = paper_s(batch, context_tokens, REACH_S[chips], on_chip_s, chips)
+    assert whole_s(step) == pytest.approx(expected, rel=0.02)
+
+
+def test_latency_is_what_a_step_at_batch_1_pays() -> None:
+    budget = gemma().schedule().budget
+    assert budget.c2c == pytest.approx(440 * US, rel=0.01)
+    assert budget.on_chip == pytest.approx(285 * US, rel=0.01)
+    assert budget.weights + budget.attention < 10 * US
+    assert budget.host == pytest.approx(30 * US)
+
+
+def test_a_layer_of_attention_and_a_dense_network_is_16_operations_and_6_exchanges() -> None:
+    for layer in gemma().schedule().layers:
+        assert layer.dependent_operations == 16
+        assert [burst.name for burst in layer.bursts] == [
+            "gather q k v",
+            "combine softmax",
+            "reduce-scatter",
+            "all-gather",
+            "reduce-scatter",
+            "all-gather",
+        ]
+        # (n - 1) / n of 5,376 elements of 8 tokens in BF16.
+        assert {burst.vectors for burst in layer.bursts} == {268}
+
+
+def exchanges(step: Step) -> list[list[str]]:
+    return [[burst.name for burst in layer.bursts] for layer in step.schedule().layers]
+
+
+def test_what_a_layer_lacks_it_does_not_exchange() -> None:
+    end = ["reduce-scatter", "all-gather"]
+    latent = LatentAttention(
+        query_heads=number(128),
+        query_rank=number(1536),
+        kv_rank=number(512),
+        rope_dim=number(64),
+        nope_dim=number(128),
+        value_dim=number(128),
+    )
+    state = StateSpace(
+        heads=number(128), head_dim=number(64), state=number(128), groups=number(8), state_bytes=number(4)
+    )
+    experts = ExpertFfn(
+        experts=number(512),
+        active_experts=number(22),
+        inner=number(2_688),
+        shared_inner=number(5_376),
+        latent=number(1_024),
+        matrices=number(2),
+    )
+    model = decoder(
+        4_096,
+        layers(1, state, None),
+        layers(1, None, dense(1_000)),
+        layers(1, full(32, 2, 128), None),
+        layers(1, latent, None),
+        layers(1, None, experts),
+    )
+    step = gemma()._replace(model=model)
+    mixers = [
+        ["gather q k v", "combine softmax", *end],
+        ["gather latent", "gather q k v", "combine softmax", *end],
+    ]
+    experts_exchanges = ["gather router", "reduce-scatter latent", *end]
+    assert exchanges(step) == [["gather B C", *end], end, *mixers, experts_exchanges]
+    assert exchanges(step._replace(split_attention=True)) == [["gather B C", *end], end, experts_exchanges]
+
+
+def test_experts_are_read_as_far_as_tokens_touch_them() -> None:
+    experts = ExpertFfn(
+        experts=number(128),
+        active_experts=number(4),
+        inner=number(2_880),
+        shared_inner=number(0),
+        latent=number(0),
+        matrices=number(3),
+    )
+    step = gemma()._replace(model=decoder(2_880, layers(36, None, experts), vocabulary=1))
+    step = step.on_chip(sram_bandwidth=1e10, fp8_flops=1e18)
+    expert_bytes, router_bytes = 3 * 2_880 * 2_880, 2_880 * 128
+
+    def read_bytes(tokens: int) -> float:
+        seconds = step._replace(tokens=tokens).schedule().budget.weights
+        return seconds * 256 * 1e10 * 0.5 / 36 - router_bytes
+
+    assert read_bytes(1) == pytest.approx(4 * expert_bytes, rel=1e-3)
+    assert read_bytes(2) == pytest.approx((4 + 4 * 124 / 128) * expert_bytes, rel=1e-3)
+    assert read_bytes(10_000) == pytest.approx(128 * expert_bytes, rel=1e-3)
+
+
+def test_an_operation_is_divided_into_tiles_of_the_matrix_unit() -> None:
+    layer = gemma(chips=64).schedule().layers[0]
+    down = next(operation for operation in layer.operations if operation.name == "down")
+    tiles = list(down.expand())
+    # 5,376 x 21,504 parameters over 64 LPUs, 320 x 320 at a time.
+    assert len(tiles) == 18
+    assert (tiles[0].start, tiles[-1].issued, tiles[-1].end) == (down.start, down.issued, down.end)
+
+
+def test_arbitration_is_paid_by_every_exchange() -> None:
+    step = gemma()
+    arbitrated = step._replace(options=ScheduleOptions(first_bit_s=FIRST_BIT_S))
+    grown = arbitrated.schedule().seconds - step.schedule().seconds
+    assert grown == pytest.approx(60 * 6 * FIRST_BIT_S, rel=1e-3)
+    assert arbitrated.draft().seconds - step.draft().seconds == pytest.approx(24 * FIRST_BIT_S, rel=1e-3)
+
+
+def test_overlap_hides_transfers_behind_the_arithmetic() -> None:
+    """It saves up to the shorter of the two, so most where few chips compute long."""
+    saved = []
+    for chips in (8, 256):
+        step = gemma(chips, batch=4)
+        apart = step._replace(options=ScheduleOptions(overlap=False)).schedule()
+        overlapped = step.schedule()
+        assert apart.budget._replace(c2c=0) == overlapped.budget._replace(c2c=0)
+        saved.append(apart.seconds - overlapped.seconds)
+    assert saved[0] > 5 * saved[1] > 0
+
+
+def test_one_chip_exchanges_nothing() -> None:
+    step = gemma()._replace(group=group(1, 1.0))
+    assert step.schedule().budget.c2c == step.draft().budget.c2c == 0
+
+
+def test_an_unfilled_window_is_read_as_far_as_it_is_filled() -> None:
+    attention = [
+        gemma(context_tokens=tokens).schedule().layers[0].budget.attention for tokens in (1, 1024, 9000)
+    ]
+    assert attention[0] < attention[1] == attention[2]
+
+
+def rack() -> LpuRack:
+    reach = {16: number(0.35e-6, "s"), 128: number(0.75e-6, "s"), 256: number(1.15e-6, "s")}
+    return LpuRack(
+        name="Groq 3 LPX",
+        chip="lp30",
+        chips=number(256),
+        reach=reach,
+        head_time=number(5e-6, "s"),
+        host_time=number(30e-6, "s"),
+    )
+
+
+def test_a_group_has_the_reach_of_the_next_larger_size_of_the_ladder() -> None:
+    found = [group_of(chip(), rack(), None, chips).reach_s for chips in (1, 16, 17, 128, 129, 256)]
+    assert found == [0.35e-6, 0.35e-6, 0.75e-6, 0.75e-6, 1.15e-6, 1.15e-6]
+    with pytest.raises(SpecError, match=r"Groq 3 LPX: reach: .* 257 chips; its table ends at 256"):
+        group_of(chip(), rack(), None, 257)
+
+
+def test_a_side_may_have_an_operation_time_of_its_own() -> None:
+    side = LpuSide(
+        rack="lpx",
+        racks=number(1),
+        chips_per_replica=number(128),
+        replicas=number(2),
+        usable_memory=number(0.9),
+        operation_time=number(443e-9, "s"),
+    )
+    assert group_of(chip(), rack(), side, 128).operation_time_s == 443e-9
+    assert group_of(chip(), rack(), None, 128).operation_time_s == 296e-9
