@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from agentload_analysis._sessions import critical_path, sessions
     from agentload_analysis._snapshot import Snapshot, take_snapshot
     from agentload_analysis._summary import Summary, summarise
+    from agentload_analysis._sweep_plot_frontier import pareto_frontier
+    from agentload_analysis._sweep_plot_page import render_sweep, write_sweep_html, write_sweep_plot
     from agentload_analysis._tables import latency_table, overall, per_context, per_turn, per_turn_range
     from agentload_analysis._text import render_text
 
@@ -28,9 +30,11 @@ _HOMES = {
     "itl_table": "_itl",
     "latency_table": "_tables",
     "overall": "_tables",
+    "pareto_frontier": "_sweep_plot_frontier",
     "per_context": "_tables",
     "per_turn": "_tables",
     "per_turn_range": "_tables",
+    "render_sweep": "_sweep_plot_page",
     "render_text": "_text",
     "sessions": "_sessions",
     "summarise": "_summary",
@@ -38,6 +42,8 @@ _HOMES = {
     "with_metrics": "_metrics",
     "write_csv": "_csv",
     "write_html": "_html",
+    "write_sweep_html": "_sweep_plot_page",
+    "write_sweep_plot": "_sweep_plot_page",
 }
 
 __all__ = [
@@ -49,9 +55,11 @@ __all__ = [
     "itl_table",
     "latency_table",
     "overall",
+    "pareto_frontier",
     "per_context",
     "per_turn",
     "per_turn_range",
+    "render_sweep",
     "render_text",
     "sessions",
     "summarise",
@@ -59,6 +67,8 @@ __all__ = [
     "with_metrics",
     "write_csv",
     "write_html",
+    "write_sweep_html",
+    "write_sweep_plot",
 ]
 
 

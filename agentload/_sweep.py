@@ -1,0 +1,273 @@
+"""A sweep: many points in virtual time, their results written as they come."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from agentload._run_manifest import file_sha256, utc_now
+from agentload._sweep_points import SweepPoint, Workload, grid
+from agentload._sweep_pool import run_points
+from agentload._sweep_racks import HOW_COUNTED, racks_of
+from agentload._sweep_results import COLUMNS, Row, failed_row, table
+from agentload._sweep_slo import Slo, knee
+from agentload_simbackend import load_deployment
+from agentload_traces import AgentloadError, ImportReport, decodable, open_trace, printable, replacing_file
+
+TABLE_FILE = "sweep.parquet"
+MANIFEST_FILE = "sweep.json"
+
+_HEADLINE = {
+    "name": "published at concurrency 1: 3,431 tokens/s",
+    "speed_tokens_per_s": 3431,
+    "conditions": "Artificial Analysis on LPX with Vera Rubin, Gemma 4 31B, 100K input, concurrency 1,"
+    " median of 50 requests one after the other",
+    "source": "https://developer.nvidia.com/blog/how-nvidia-groq-3-lpx-unlocks-ultrafast-interactivity"
+    "-at-long-context-on-nvidia-vera-rubin/",
+}
+_HEADLINE_TARGETS = "gemma4-31b/"
+"""Deployments of the model that the published headline is of."""
+
+
+class SweepOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What to sweep over; see `grid`. jobs: processes. slo: what `holds` is about."""
+
+    targets: tuple[str, ...]
+    concurrencies: tuple[int, ...]
+    contexts_tokens: tuple[int, ...]
+    workload: Workload
+    out: Path
+    seed: int = 0
+    jobs: int = 1
+    slo: Slo | None = None
+
+
+class SweptDeployment(msgspec.Struct, kw_only=True):
+    """A deployment of a sweep; of one that could not be loaded only `target` and `error` are known."""
+
+    target: str
+    error: str | None = None
+    mode: str | None = None
+    summary: str | None = None
+    spec_sha256: str | None = None
+    racks: dict[str, int] = {}
+    conditions: tuple[str, ...] = ()
+
+
+class SweepManifest(msgspec.Struct, kw_only=True):
+    """`sweep.json`: what the table beside it holds for.
+
+    status: "incomplete" until the last point is in the table. workload: what was played, in words.
+    knees: with an SLO, per target and context the largest concurrency that holds with all below it.
+    references: published figures that the plots show. columns: what each column of the table means.
+    """
+
+    format: int = 1
+    status: Literal["incomplete", "complete"] = "incomplete"
+    points_planned: int
+    points_done: int = 0
+    seed: int
+    workload: str
+    racks_counted: str = HOW_COUNTED
+    slo: str | None
+    options: dict[str, Any]
+    deployments: list[SweptDeployment]
+    knees: list[dict[str, Any]] = []
+    references: list[dict[str, Any]] = []
+    versions: dict[str, str]
+    started_at: str
+    ended_at: str | None = None
+    columns: dict[str, str]
+
+
+class SweepResult(msgspec.Struct):
+    """What a sweep gave. rows: those of the finished points, in the order of the grid."""
+
+    out: Path
+    manifest: SweepManifest
+    rows: list[Row]
+    trace: ImportReport | None
+    interrupted: bool = False
+
+
+def sweep(options: SweepOptions, progress: Callable[[], None] = lambda: None) -> SweepResult:
+    """Run all points and write `options.out`: the table and its manifest, by rename, after each point.
+
+    Ctrl-C keeps the finished points. A point that cannot be run is a row with its reason. Raises
+    `AgentloadError` for what keeps a sweep from starting: no deployment that can be loaded, a trace without
+    turns, a directory that holds a sweep.
+    """
+    report = checked_trace(options.workload)
+    deployments = [look_up(target) for target in options.targets]
+    if all(deployment.error for deployment in deployments):
+        raise AgentloadError(deployments[0].error or "")
+    writer = _Writer(options, deployments)
+    points, waiting = _rows_without_running(options, deployments, writer)
+    result = SweepResult(options.out, writer.manifest, [], report)
+    try:
+
+        def done(index: int, row: Row) -> None:
+            writer.add(waiting[index], row)
+            progress()
+
+        run_points(points, options.jobs, done)
+    except KeyboardInterrupt:
+        result.interrupted = True
+    finally:
+        writer.finish()
+    result.rows = writer.rows
+    return result
+
+
+def checked_trace(workload: Workload) -> ImportReport | None:
+    """Read the trace once, so that what is wrong with it is known before anything runs.
+
+    Raises `AgentloadError` if it has no turn.
+    """
+    if workload.trace is None:
+        return None
+    reader = open_trace(workload.trace, format=workload.trace_format)
+    if sum(1 for _ in reader.turns()) == 0:
+        problems = reader.report.problems
+        raise AgentloadError(str(problems[0]) if problems else f"{reader.path}: no turn in it")
+    return reader.report
+
+
+def look_up(target: str) -> SweptDeployment:
+    """What a deployment's numbers hold for; one that cannot be loaded has the reason in `error`."""
+    try:
+        deployment = load_deployment(target)
+    except AgentloadError as error:
+        return SweptDeployment(target=target, error=str(error))
+    return SweptDeployment(
+        target=target,
+        mode=deployment.mode,
+        summary=deployment.summary,
+        spec_sha256=deployment.spec_sha256,
+        racks=racks_of(deployment),
+        conditions=tuple(deployment.conditions()),
+    )
+
+
+def _rows_without_running(
+    options: SweepOptions, deployments: list[SweptDeployment], writer: _Writer
+) -> tuple[list[SweepPoint], list[int]]:
+    """Write the rows of deployments that could not be loaded; returns the other points and their places."""
+    unusable = {found.target: found.error for found in deployments if found.error is not None}
+    points, waiting = [], []
+    for place, point in enumerate(writer.points):
+        why = unusable.get(point.target)
+        if why is None:
+            points.append(point)
+            waiting.append(place)
+        else:
+            writer.add(place, failed_row(point.target, None, point.context_tokens, point.concurrency, why))
+    return points, waiting
+
+
+class _Writer:
+    """Keeps the rows in the order of the grid and writes them after each."""
+
+    def __init__(self, options: SweepOptions, deployments: list[SweptDeployment]) -> None:
+        workload = options.workload
+        self._out, self._slo = options.out, options.slo
+        self.points = grid(
+            options.targets, options.contexts_tokens, options.concurrencies, workload, options.seed
+        )
+        self._by_place: dict[int, Row] = {}
+        shows_headline = any(
+            found.target.startswith(_HEADLINE_TARGETS) and not found.error for found in deployments
+        )
+        self.manifest = SweepManifest(
+            points_planned=len(self.points),
+            seed=options.seed,
+            workload=workload.sentence(),
+            slo=str(options.slo) if options.slo is not None else None,
+            options={
+                "concurrency": options.concurrencies,
+                "context_tokens": options.contexts_tokens if workload.trace is None else None,
+                "trace": decodable(workload.trace) if workload.trace is not None else None,
+                "trace_sha256": file_sha256(workload.trace) if workload.trace is not None else None,
+                "speed": workload.speed if workload.trace is not None else None,
+                "turns": workload.turns,
+                "output_tokens": workload.output_tokens if workload.trace is None else None,
+                "tool_s": workload.tool_s if workload.trace is None else None,
+            },
+            deployments=deployments,
+            references=[_HEADLINE] if shows_headline else [],
+            versions={name: version(name) for name in ("agentload", "polars")}
+            | {"python": platform.python_version()},
+            started_at=utc_now(),
+            columns={name: column.meaning for name, column in COLUMNS.items()},
+        )
+        _make_directory(self._out)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Finished rows, in the order of the grid."""
+        return [row for _, row in sorted(self._by_place.items())]
+
+    def add(self, place: int, row: Row) -> None:
+        """Take a finished row and write all."""
+        if self._slo is not None:
+            broken = self._slo.broken_by(row)
+            row["holds"], row["broken"] = not broken, "; ".join(broken) or None
+        self._by_place[place] = row
+        self._write()
+
+    def finish(self) -> None:
+        """Write for the last time: complete, if every point is there."""
+        manifest = self.manifest
+        if len(self._by_place) == len(self.points):
+            manifest.status = "complete"
+        manifest.ended_at = utc_now()
+        if self._slo is not None:
+            manifest.knees = _knees(self.rows)
+        self._write()
+
+    def _write(self) -> None:
+        self.manifest.points_done = len(self._by_place)
+        buffer = io.BytesIO()
+        table(self.rows).write_parquet(buffer)
+        _replace(self._out / TABLE_FILE, buffer.getvalue())
+        _replace(self._out / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(self.manifest), indent=2))
+
+
+def _knees(rows: list[Row]) -> list[dict[str, Any]]:
+    series: dict[tuple[str, int | None], list[tuple[int, bool]]] = {}
+    for row in rows:
+        series.setdefault((row["target"], row["context_tokens"]), []).append(
+            (row["concurrency"], row["holds"])
+        )
+    return [
+        {"target": target, "context_tokens": context, "concurrency": knee(held)}
+        for (target, context), held in series.items()
+    ]
+
+
+def _make_directory(out: Path) -> None:
+    shown = printable(out)
+    for name in (MANIFEST_FILE, TABLE_FILE):
+        if (out / name).exists():
+            raise AgentloadError(f"{shown}: holds a sweep; give another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AgentloadError(f"{shown}: cannot be made: {error.strerror or error}") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    try:
+        with replacing_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise AgentloadError(
+            f"{printable(path)}: cannot be written: {error.strerror or os.strerror(error.errno or 0)}"
+        ) from None

@@ -1,0 +1,92 @@
+"""The results of a sweep: one row a point, and what each column means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Row = dict[str, Any]
+"""Values of `COLUMNS` by name."""
+
+Kind = Literal["text", "count", "number", "flag"]
+
+
+class Column(NamedTuple):
+    """What a column of the results holds."""
+
+    kind: Kind
+    meaning: str
+
+
+def _latency(name: str, what: str, unit: str = "ms") -> dict[str, Column]:
+    return {
+        f"{name}_count": Column("count", f"values that the percentiles of {name} stand on"),
+        **{
+            f"{name}_{statistic}_{unit}": Column("number", f"{what}; {statistic}")
+            for statistic in ("p50", "p90", "p99", "max")
+        },
+    }
+
+
+COLUMNS: dict[str, Column] = {
+    "target": Column("text", "the deployment"),
+    "mode": Column("text", "its co-execution mode; null if it could not be loaded"),
+    "context_tokens": Column("count", "the first prompt of each session; null for a trace"),
+    "concurrency": Column("count", "sessions at a time (closed loop)"),
+    "error": Column("text", "why the point could not be run; null if it was, then all else is known"),
+    "racks": Column("count", "racks of the deployment, each of which it uses a chip counted whole"),
+    "sessions": Column("count", "sessions played"),
+    "turns": Column("count", "turns played: answered + failed + skipped"),
+    "answered": Column("count", "turns answered whole; only these are in any latency"),
+    "failed": Column("count", "turns that were refused or ended by a fault"),
+    "skipped": Column("count", "turns not sent, for one that they wait for failed"),
+    "first_error": Column("text", "of the failed turns"),
+    "output_tokens": Column("count", "tokens of answered turns"),
+    "run_s": Column("number", "from the first start to the last end"),
+    "sessions_at_once_mean": Column("number", "sum of all session times / run_s"),
+    "output_tokens_per_s": Column(
+        "number", "output_tokens / run_s: of all users together, start, tools and end of the run included"
+    ),
+    "output_tokens_per_s_per_rack": Column("number", "output_tokens_per_s / racks"),
+    "speed_count": Column("count", "values that the percentiles of speed stand on"),
+    **{
+        f"speed_{statistic}_tokens_per_s": Column(
+            "number", f"output tokens/s of one user: 1 / TPOT, one value a turn; {statistic} (low is slow)"
+        )
+        for statistic in ("p50", "p10", "p1", "min")
+    },
+    **_latency("ttft", "time to first token: first token - due"),
+    **_latency("tpot", "time per output token: (end - first token) / tokens after the first arrival"),
+    **_latency("itl", "gaps between tokens, pooled: a gap dt that brings k tokens is k gaps of dt / k"),
+    "turn_itl_p99_count": Column("count", "turns with the 100 gaps that a p99 needs"),
+    "turn_itl_p99_p50_ms": Column("number", "p99 of the gaps of each single turn; median over these turns"),
+    "turn_itl_p99_max_ms": Column("number", "p99 of the gaps of each single turn; the worst of these turns"),
+    **_latency("session", "session time (critical path) of the sessions answered whole", "s"),
+    "queue_share": Column(
+        "number", "queue / session time, over the critical paths of sessions answered whole"
+    ),
+    "holds": Column("flag", "whether the SLO holds; null without an SLO"),
+    "broken": Column("text", "how the SLO is broken"),
+}
+
+
+def failed_row(target: str, mode: str | None, context_tokens: int | None, concurrency: int, why: str) -> Row:
+    """The row of a point that could not be run."""
+    row: Row = dict.fromkeys(COLUMNS)
+    row.update(target=target, mode=mode, context_tokens=context_tokens, concurrency=concurrency, error=why)
+    return row
+
+
+def table(rows: list[Row]) -> pl.DataFrame:
+    """Rows as a table with the columns of `COLUMNS`, whatever values are known."""
+    import polars as pl
+
+    kinds: dict[Kind, type[pl.DataType]] = {
+        "text": pl.String,
+        "count": pl.Int64,
+        "number": pl.Float64,
+        "flag": pl.Boolean,
+    }
+    return pl.DataFrame(rows, schema={name: kinds[column.kind] for name, column in COLUMNS.items()})

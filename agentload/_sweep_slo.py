@@ -1,0 +1,154 @@
+"""Service level objectives: what a point must hold, and whether it does.
+
+Grammar:
+
+    slo        = objective *("," objective)
+    objective  = metric ["." statistic] "=" number unit
+    metric     = "ttft" | "tpot" | "itl" | "session" | "speed"
+    statistic  = "p50" | "p90" | "p99" | "max"            (p99 unless said)
+               | "p50" | "p10" | "p1" | "min"             (speed; p1 unless said)
+    unit       = "us" | "ms" | "s" | "min" | "h"          ("tok/s" for speed)
+
+The first four are upper limits, `speed` (output tokens/s per user) is a lower one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from agentload_traces import AgentloadError, printable
+
+_UNITS_NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_TIMES = ("ttft", "tpot", "itl", "session")
+_TIME_STATISTICS = ("p99", "p90", "p50", "max")
+_SPEED_STATISTICS = ("p1", "p10", "p50", "min")
+_MOST = 10**18
+"""Longest time in nanoseconds (31 years), and the highest speed."""
+
+_NEEDED = {"p99": 100, "p1": 100, "p90": 10, "p10": 10}
+"""How many values a percentile needs for one to lie beyond it; as the analysis has it."""
+
+_OBJECTIVE = re.compile(r"([a-z]+)(?:\.([a-z0-9]+))?=([0-9]+(?:\.[0-9]+)?)([a-z/]*)", re.ASCII)
+
+EXAMPLE = "ttft=500ms,itl=5ms,session=30min"
+
+
+class Objective(NamedTuple):
+    """One limit. limit: nanoseconds; for speed, tokens/s."""
+
+    metric: str
+    statistic: str
+    limit: int
+
+    def __str__(self) -> str:
+        return f"{self.metric}.{self.statistic}={self.limit_text}"
+
+    @property
+    def limit_text(self) -> str:
+        """The limit with its unit, as the grammar has it."""
+        if self.metric == "speed":
+            return f"{self.limit}tok/s"
+        for unit, size in reversed(_UNITS_NS.items()):
+            number = Decimal(self.limit) / size
+            if number >= 1 and number == round(number, 3):
+                return f"{round(number, 3).normalize():f}{unit}"
+        return f"{Decimal(self.limit) / 1000:f}us"
+
+    def broken_by(self, row: Mapping[str, Any]) -> str | None:
+        """How a row of a sweep's results breaks the objective; `None` if it holds.
+
+        A percentile that its count cannot carry is judged by the worst value.
+        """
+        count = row[f"{self.metric}_count"]
+        statistic, remark = self.statistic, ""
+        if count < _NEEDED.get(statistic, 1):
+            statistic = "min" if self.metric == "speed" else "max"
+            remark = f" (of {count}, too few for a {self.statistic})"
+        tail = {"session": "s", "speed": "tokens_per_s"}.get(self.metric, "ms")
+        value = row[f"{self.metric}_{statistic}_{tail}"]
+        name = f"{self.metric} {statistic}"
+        if value is None:
+            return f"{name}: no value"
+        if self.metric == "speed":
+            return None if value >= self.limit else f"{name} {value:,.0f} tok/s < {self.limit_text}{remark}"
+        if value * _UNITS_NS[tail] <= self.limit:
+            return None
+        return f"{name} {value:,.4g} {tail} > {self.limit_text}{remark}"
+
+
+class Slo(NamedTuple):
+    """Limits that must all hold."""
+
+    objectives: tuple[Objective, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.objectives))
+
+    def broken_by(self, row: Mapping[str, Any]) -> list[str]:
+        """How a row of a sweep's results breaks the limits; empty if all hold.
+
+        A turn that was not answered breaks them, too: else what is refused would make the rest fast.
+        """
+        if row["error"] is not None:
+            return [row["error"]]
+        unanswered = row["failed"] + row["skipped"]
+        first = [f"{unanswered} of {row['turns']} turns not answered"] if unanswered else []
+        return first + [how for objective in self.objectives if (how := objective.broken_by(row))]
+
+
+def parse_slo(text: str) -> Slo:
+    """Read an SLO such as `ttft=500ms,itl.max=5ms`; see the module for the grammar.
+
+    Raises `AgentloadError` that says what is wrong.
+    """
+    objectives: dict[tuple[str, str], Objective] = {}
+    for part in text.split(","):
+        objective = _parse(part.strip())
+        if objective[:2] in objectives:
+            raise AgentloadError(f"--slo: {objective.metric}.{objective.statistic} is given twice")
+        objectives[objective[:2]] = objective
+    return Slo(tuple(objectives.values()))
+
+
+def _parse(text: str) -> Objective:
+    shown = printable(text)
+    match = _OBJECTIVE.fullmatch(text)
+    if match is None:
+        raise AgentloadError(
+            f'--slo: "{shown}" is no objective; write METRIC[.STATISTIC]=NUMBER UNIT, such as {EXAMPLE}'
+        )
+    metric, statistic, number, unit = match.groups()
+    if metric not in (*_TIMES, "speed"):
+        raise AgentloadError(
+            f'--slo: "{shown}": there is no metric {metric}; there are {", ".join(_TIMES)}, speed'
+        )
+    statistics = _SPEED_STATISTICS if metric == "speed" else _TIME_STATISTICS
+    statistic = statistic or statistics[0]
+    if statistic not in statistics:
+        raise AgentloadError(f'--slo: "{shown}": {metric} has {", ".join(statistics)}, not {statistic}')
+    units = {"tok/s": 1} if metric == "speed" else _UNITS_NS
+    if unit not in units:
+        what = f"unit {unit}" if unit else "number without a unit"
+        raise AgentloadError(f'--slo: "{shown}": {what}; {metric} takes {", ".join(units)}')
+    # Longer numbers would be rounded before they are looked at.
+    limit = Decimal(number if len(number) < 20 else 0) * units[unit]
+    if not 0 < limit <= _MOST or limit != int(limit):
+        whole = "tokens/s" if metric == "speed" else "nanoseconds"
+        raise AgentloadError(f'--slo: "{shown}": a limit is a whole number of {whole}, from 1 to 10^18')
+    return Objective(metric, statistic, int(limit))
+
+
+def knee(rows: list[tuple[int, bool]]) -> int:
+    """The largest concurrency that holds, with all smaller ones; 0 if the smallest does not.
+
+    rows: (concurrency, whether it holds), in any order.
+    """
+    largest = 0
+    for concurrency, holds in sorted(rows):
+        if not holds:
+            break
+        largest = concurrency
+    return largest

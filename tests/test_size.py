@@ -1,0 +1,179 @@
+"""Sizing: the search, its law on a synthetic engine, and the command."""
+
+from __future__ import annotations
+
+import json
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentload import _sweep_measure
+from agentload._cli import cli
+from agentload._size import Probe, SizeOptions, largest_that_holds, size
+from agentload._sweep_points import SweepPoint, Workload
+from agentload._sweep_slo import parse_slo
+from agentload_simbackend import Arrival, Emission, EngineRequest, Finished, FirstToken, Phases
+from agentload_traces import AgentloadError
+
+MS = 1_000_000
+
+
+class CrowdedEngine:
+    """A request waits 1 ms for each that is there, itself included; its tokens then take 2 ms each."""
+
+    def __init__(self, *_: object) -> None:
+        self._due: list[tuple[int, int, Emission]] = []
+        self._here = 0
+
+    def submit(self, request: EngineRequest, now_ns: int) -> None:
+        self._here += 1
+        first_ns = now_ns + self._here * MS
+        count = request.output_tokens
+        end_ns = first_ns + 2 * MS * (count - 1)
+        done = Finished(
+            request_id=request.request_id,
+            at_ns=end_ns,
+            first_token_at_ns=first_ns,
+            phases=Phases(first_ns - now_ns, 0, 0, end_ns - first_ns),
+            cached_tokens=0,
+            handoff_tokens=0,
+            output_tokens=count,
+            steps=count,
+            replica=0,
+            arrivals=lambda: [Arrival(first_ns + 2 * MS * index, 1) for index in range(count)],
+        )
+        heappush(self._due, (first_ns, 2 * request.request_id, FirstToken(request.request_id, first_ns)))
+        heappush(self._due, (end_ns, 2 * request.request_id + 1, done))
+
+    def advance_to_emission(self, limit_ns: int | None) -> list[Emission]:
+        if not self._due or (limit_ns is not None and self._due[0][0] > limit_ns):
+            return []
+        _, _, emission = heappop(self._due)
+        self._here -= isinstance(emission, Finished)
+        return [emission]
+
+
+@given(answer=st.integers(0, 3_000), most=st.integers(1, 2_000))
+def test_the_search_finds_the_last_that_holds_with_few_probes(answer: int, most: int) -> None:
+    tried: list[int] = []
+
+    def holds(number: int) -> bool:
+        tried.append(number)
+        return number <= answer
+
+    assert largest_that_holds(holds, most) == min(answer, most)
+    assert len(tried) == len(set(tried)) <= 2 * max(answer, 1).bit_length() + 1
+    assert all(1 <= number <= most for number in tried)
+
+
+@pytest.mark.parametrize("limit_ms", [1, 5, 17])
+def test_the_knee_of_an_engine_that_is_known(limit_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sweep_measure, "build_engine", CrowdedEngine)
+    shown: list[Probe] = []
+    options = SizeOptions(
+        target="gemma4-31b/pd",
+        slo=parse_slo(f"ttft.max={limit_ms}ms"),
+        workload=Workload(turns=5, output_tokens=20, tool_s=0),
+        context_tokens=1_000,
+        most=100,
+    )
+    found = size(options, shown.append)
+    assert found.largest == limit_ms
+    assert not found.at_limit
+    assert found.broken == [f"ttft max {limit_ms + 1} ms > {limit_ms}ms"]
+    assert shown == found.probes
+    assert {limit_ms, limit_ms + 1} <= {probe.concurrency for probe in shown}
+    assert {probe.concurrency: probe.holds for probe in shown} == {
+        probe.concurrency: probe.concurrency <= limit_ms for probe in shown
+    }
+
+
+def test_the_most_that_was_tried_is_no_knee(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sweep_measure, "build_engine", CrowdedEngine)
+    options = SizeOptions(
+        target="gemma4-31b/pd",
+        slo=parse_slo("ttft=1s"),
+        workload=Workload(turns=2, output_tokens=2),
+        context_tokens=1_000,
+        most=6,
+    )
+    found = size(options)
+    assert (found.largest, found.at_limit, found.broken) == (6, True, [])
+
+
+def test_what_cannot_be_loaded_or_run_is_an_error() -> None:
+    options = SizeOptions(
+        target="gemma4-31b/no-such-mode",
+        slo=parse_slo("ttft=1s"),
+        workload=Workload(),
+        context_tokens=1_000,
+    )
+    with pytest.raises(AgentloadError, match="no-such-mode"):
+        size(options)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["size", *arguments])
+
+
+def alone(target: str, metric: str) -> float:
+    point = SweepPoint(
+        target=target, concurrency=1, context_tokens=100_000, workload=Workload(turns=4), seed=0
+    )
+    value = _sweep_measure.measure(point)[metric]
+    assert isinstance(value, float)
+    return value
+
+
+def test_the_command_tells_each_probe_what_broke_and_the_conditions() -> None:
+    limit = f"{1.03 * alone('gemma4-31b/pd', 'itl_p99_ms'):.4f}ms"
+    done = run("--slo", f"itl={limit}", "--context", "100K", "--turns", "4", "--max-concurrency", "64")
+    assert done.exit_code == 0, done.output
+    probes = [line for line in done.output.splitlines() if line.startswith("concurrency")]
+    assert probes[0].split()[1:] == ["1", "holds"]
+    assert any("breaks: itl p99" in line for line in probes)
+    assert "gemma4-31b/pd holds itl.p99=" in done.output
+    assert "Simulated on gemma4-31b/pd" in done.output
+    assert "Assumed:" in done.output
+
+
+def test_json_agrees_with_itself() -> None:
+    limit = f"{1.01 * alone('gemma4-31b/rubin', 'itl_p99_ms'):.4f}ms"
+    done = run("--model", "gemma4-31b", "--mode", "rubin", "--slo", f"itl={limit}", "--turns", "4", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    probes = {probe["concurrency"]: probe["row"] for probe in found["probes"]}
+    assert probes[found["largest"]]["holds"] is True
+    assert probes[found["largest"] + 1]["broken"] == "; ".join(found["broken"])
+    assert found["target"] == "gemma4-31b/rubin"
+    assert found["deployment"]["conditions"]
+
+
+def test_what_not_even_one_session_holds_exits_with_1() -> None:
+    done = run("--slo", "itl=1us", "--context", "1K", "--turns", "2")
+    assert done.exit_code == 1
+    assert "does not hold itl.p99=1us with one session: itl p99" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "Missing option '--slo'"),
+        (["--slo", "ttft=1s", "--model", "gemma4-31b"], "--model and --mode belong together"),
+        (["--slo", "ttft=1s", "--model", "m", "--mode", "pd", "--target", "t"], "give --target, or --model"),
+        (["--slo", "ttft=1s", "--context", "10Q"], '"10Q" is no number of tokens'),
+        (["--slo", "ttft=1s", "--trace", "TRACE", "--context", "1K"], "leave out --context"),
+        (["--slo", "ttft=1s", "--trace", "TRACE", "--output-tokens", "9"], "leave out --output-tokens"),
+    ],
+)
+def test_bad_usage_is_told(arguments: list[str], told: str, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"session_id":"s","turn_id":"t","input_tokens":1,"output_tokens":1}\n')
+    done = run(*(str(trace) if argument == "TRACE" else argument for argument in arguments))
+    assert done.exit_code == 2
+    assert told in done.output
