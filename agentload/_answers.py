@@ -118,7 +118,7 @@ def _told(value: Any, kind: type[_Told]) -> _Told | None:
     except msgspec.ValidationError:
         return None
     if isinstance(told, ServerTimes) and not all(
-        0 <= number <= _MOST for number in msgspec.structs.astuple(told)
+        number is None or 0 <= number <= _MOST for number in msgspec.structs.astuple(told)
     ):
         return None
     return told

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -105,14 +107,24 @@ def _first_model(body: bytes) -> tuple[str | None, SimulatedModel | None]:
     return (found if isinstance(found, str) and found.isprintable() else None), simulated
 
 
+class Served(NamedTuple):
+    """Where a run goes. start: called with the `time.monotonic_ns` at which the run's clock reads 0."""
+
+    url: str
+    start: Callable[[int], None]
+
+
 @contextmanager
-def simulator_process(deployment: str, seed: int) -> Iterator[str]:
-    """Serve a deployment in a process of its own on a free port; yields its URL.
+def simulator_process(deployment: str, seed: int, faults: Path | None) -> Iterator[Served]:
+    """Serve a deployment in a process of its own on a free port.
 
     A process of its own, because a client and a server that share a core and a loop measure each other.
+    Its clock stands at 0 until `Served.start`, so that faults come when they come in virtual time.
     """
     command = [sys.executable, "-m", "agentload", "serve", deployment]
     command += ["--port", "0", "--seed", str(seed), "--json", "--until-stdin-ends"]
+    if faults is not None:
+        command += ["--faults", str(faults)]
     # A group of its own, so that Ctrl-C reaches the replay alone, which then stops the server in order.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -124,7 +136,14 @@ def simulator_process(deployment: str, seed: int) -> Iterator[str]:
                 raise AgentloadError(
                     f"the simulator of {deployment} did not start (exit code {process.wait()})"
                 )
-            yield str(json.loads(ready)["url"])
+            yield Served(str(json.loads(ready)["url"]), partial(_tell_start, process))
         finally:
             # Its standard input ends here, and it stops.
             process.communicate()
+
+
+def _tell_start(process: subprocess.Popen[str], origin_ns: int) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):  # a server that has died is found by the requests
+        process.stdin.write(f"{origin_ns}\n")
+        process.stdin.flush()

@@ -280,6 +280,13 @@ class StampingClient:
             error = _reason(failure)
         except (aiohttp.ClientError, OSError, ValueError) as failure:
             error = _RESET if _is_reset(failure) else _reason(failure)
+        except RuntimeError:
+            # aiohttp's, of a connection that broke together with its last bytes: they woke the reader, which
+            # finds the connection gone before it is told why.
+            broken = response.content.exception() if response is not None else None
+            if broken is None:
+                raise
+            error = _reason(broken)
         end_ns = perf_counter_ns()
         if response is None:
             return Answer(None, {}, b"", Marks([], []), sent_ns, end_ns, error)

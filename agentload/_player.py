@@ -3,15 +3,18 @@
 Sans-IO: it is told the time in integer nanoseconds on a clock that starts with the run.
 
 A turn is released when everything that it waits for has ended: each turn in `wait_for` with its tool
-calls (they run in parallel, so the longest counts), and the response of `parent_turn_id` without them.
+calls (they run in parallel, so the one that ends last counts; in a pool of few slots they queue, with those
+of all other sessions), and the response of `parent_turn_id` without them.
 What ended last is the turn's *gate*. The turn is due `delay_ms` after its release.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from agentload._tool_pool import ToolPool
 from agentload_traces import Session, ToolCall, ToolCallRow, Turn
 
 _NS_PER_MS = 1_000_000
@@ -29,7 +32,8 @@ class PlannedTurn(NamedTuple):
 
     position: place in the session. turn_index: position among the turns of the same agent.
     session_turns: how many turns of the session are played.
-    tool_ns, think_ns: what lies between the end of the gate's response and `scheduled_ns`.
+    tool_ns, think_ns: what lies between the end of the gate's response and `scheduled_ns`; the wait of tools
+    for a slot is in the former.
     """
 
     position: int
@@ -50,19 +54,36 @@ def _call_ns(call: ToolCall, pace: Pace) -> int:
     return round(call.duration_ms * _NS_PER_MS / pace.tool_speed)
 
 
+def _needs_slot(call: ToolCall) -> bool:
+    """Whether a call is known to have run somewhere: a sub-agent is no process of its own."""
+    return call.duration_ms is not None and call.agent_id is None
+
+
 class SessionPlayer:
     """Plays one session; see the module's docstring for the rules.
 
-    `max_turns` plays only the first turns of the session, in the order of the trace.
+    max_turns: play only the first turns of the session, in the order of the trace.
+    tools: where tool calls run, the same pool for all sessions of a run.
+    unfit: why a turn must not be sent, `None` if it may be; neither is then what waits for it.
     """
 
     def __init__(
-        self, session: Session, *, start_ns: int, pace: Pace | None = None, max_turns: int | None = None
+        self,
+        session: Session,
+        *,
+        start_ns: int,
+        pace: Pace | None = None,
+        max_turns: int | None = None,
+        tools: ToolPool | None = None,
+        unfit: Callable[[Turn], str | None] | None = None,
     ) -> None:
         self.session_id = session.session_id
         self.start_ns = start_ns
         self._turns = session.turns if max_turns is None else session.turns[:max_turns]
         self._pace = pace or Pace()
+        self._tools = tools or ToolPool()
+        self._unfit = unfit
+        self._why: dict[str, str] = {}
         self._due: list[tuple[int, int]] = []
         self._in_flight = 0
         self._left = len(self._turns)
@@ -92,8 +113,26 @@ class SessionPlayer:
             turn_index = seen.get(agent, 0)
             seen[agent] = turn_index + 1
             self._place[index] = (turn_index, depth.get(agent, 0))
+            if self._unfit is not None and self._hold_back(turn):
+                # It waits for what never comes.
+                self._missing[index] += 1
             if not self._missing[index]:
                 self._release(index)
+
+    def _hold_back(self, turn: Turn) -> bool:
+        """Whether a turn must not be sent, by itself or for one that it waits for; `_why` then knows why."""
+        assert self._unfit is not None
+        why = self._unfit(turn)
+        waits = (*turn.wait_for, turn.parent_turn_id)
+        if why is None and (held := next((each for each in waits if each in self._why), None)) is not None:
+            why = f"turn {held}, which it waits for, is not sent"
+        if why is not None:
+            self._why[turn.turn_id] = why
+        return why is not None
+
+    def why_unsent(self, planned: PlannedTurn) -> str:
+        """Why a turn of `unsent` was not sent."""
+        return self._why.get(planned.turn.turn_id, "a turn that it waits for failed")
 
     def _release(self, index: int) -> None:
         release_ns = self._gate[index][0]
@@ -148,10 +187,13 @@ class SessionPlayer:
         self._in_flight -= 1
         turn = planned.turn
         rows = []
-        longest_ns = 0
+        last_ns = end_ns
         for call_index, call in enumerate(turn.tool_calls):
             takes_ns = _call_ns(call, self._pace)
-            longest_ns = max(longest_ns, takes_ns)
+            start_ns, call_end_ns = (
+                self._tools.start(end_ns, takes_ns) if _needs_slot(call) else (end_ns, end_ns + takes_ns)
+            )
+            last_ns = max(last_ns, call_end_ns)
             rows.append(
                 ToolCallRow(
                     session_id=self.session_id,
@@ -159,15 +201,16 @@ class SessionPlayer:
                     call_index=call_index,
                     name=call.name,
                     agent_id=call.agent_id,
-                    start_ns=end_ns,
-                    end_ns=end_ns + takes_ns,
+                    queue_ns=start_ns - end_ns,
+                    start_ns=start_ns,
+                    end_ns=call_end_ns,
                     result_tokens=call.result_tokens,
                 )
             )
         for child in self._children[planned.position]:
             self._satisfy(child, end_ns, 0, planned.position)
         for later in self._after[planned.position]:
-            self._satisfy(later, end_ns + longest_ns, longest_ns, planned.position)
+            self._satisfy(later, last_ns, last_ns - end_ns, planned.position)
         return rows
 
     def fail(self, planned: PlannedTurn) -> None:

@@ -12,10 +12,12 @@ from typing import Any, Literal
 import msgspec
 import msgspec.structs
 
-from agentload._endpoint import probe_endpoint, simulator_process
+from agentload._endpoint import Served, probe_endpoint, simulator_process
 from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
 from agentload._player import Pace
 from agentload._run_manifest import ReplayOptions, check_same_run, new_manifest, utc_now
+from agentload._run_setup import RunSetup, class_headers, prepare_run
+from agentload._tool_pool import ToolPool
 from agentload_simbackend import Deployment, build_engine, load_deployment
 from agentload_traces import (
     AgentloadError,
@@ -35,6 +37,7 @@ class ReplayResult(msgspec.Struct):
     """What a run holds. interrupted: it was stopped by Ctrl-C and can be resumed.
 
     turns, failed, skipped: rows of the whole run, those from before a resume included.
+    first_error, first_skip: why the first of those failed or was not sent.
     """
 
     path: Path
@@ -43,6 +46,7 @@ class ReplayResult(msgspec.Struct):
     failed: int = 0
     skipped: int = 0
     first_error: str | None = None
+    first_skip: str | None = None
     interrupted: bool = False
 
     def count(self, status: str, error: str | None = None) -> None:
@@ -53,6 +57,7 @@ class ReplayResult(msgspec.Struct):
             self.first_error = self.first_error or error
         elif status == "skipped":
             self.skipped += 1
+            self.first_skip = self.first_skip or error
 
 
 def is_url(target: str) -> bool:
@@ -82,46 +87,59 @@ class _CountingSink:
         self._count(row.status, row.error)
 
 
-def replay(options: ReplayOptions, progress: Callable[[], None] = lambda: None) -> ReplayResult:
+def replay(
+    options: ReplayOptions,
+    progress: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda warning: None,
+) -> ReplayResult:
     """Replay `options.trace` and write `options.out`.
 
+    progress: called after each answered turn. tell: called with what a user must know before the run starts.
     Failed requests are rows of the run, not errors. Raises `AgentloadError` for what keeps a run from
-    starting: a trace with no usable turn (or, when strict, with any bad line), a wrong spec, an
-    unreachable endpoint, a directory that holds a run.
+    starting: a trace with no usable turn (or, when strict, with any bad line), or with turns that do not fit
+    the deployment, a wrong spec, an unreachable endpoint, a directory that holds a run.
     """
     reader = open_trace(options.trace, format=options.trace_format, strict=options.strict)
-    if options.strict:
-        # A run must not end at a bad line halfway, so all lines are read before it starts.
-        for _ in reader.turns():
-            pass
     if is_url(options.target):
         if options.clock == "virtual":
             raise AgentloadError(f"{options.target} is an endpoint: replay against it needs --clock wall")
-        return _replay_wall(options, reader, nullcontext(options.target), None, progress)
+        setup = prepare_run(options, reader, None, tell)
+        served = nullcontext(Served(options.target, lambda origin_ns: None))
+        return _replay_wall(options, reader, setup, served, None, progress)
     deployment = load_deployment(options.target)
+    setup = prepare_run(options, reader, deployment, tell)
     if options.clock == "wall":
-        server = simulator_process(options.target, options.seed)
-        return _replay_wall(options, reader, server, deployment, progress)
-    return _replay_virtual(options, reader, deployment, progress)
+        server = simulator_process(options.target, options.seed, options.faults)
+        return _replay_wall(options, reader, setup, server, deployment, progress)
+    return _replay_virtual(options, reader, setup, deployment, progress)
 
 
 def _replay_virtual(
-    options: ReplayOptions, reader: TraceReader, deployment: Deployment, progress: Callable[[], None]
+    options: ReplayOptions,
+    reader: TraceReader,
+    setup: RunSetup,
+    deployment: Deployment,
+    progress: Callable[[], None],
 ) -> ReplayResult:
     from agentload._virtual import VirtualRun
 
-    sessions = _sessions(reader)
+    engine = build_engine(deployment, options.seed, faults=setup.faults)
+    sessions = setup.sessions(_sessions(reader))
     result = ReplayResult(path=options.out, trace=reader.report)
-    with _open_writer(options, new_manifest(options, deployment)) as writer:
+    with _open_writer(options, new_manifest(options, deployment, setup.conditions)) as writer:
         if options.resume:
             # The queues and caches of a simulation cannot be entered halfway, and starting over is cheap.
             writer.keep_sessions(set())
         run = VirtualRun(
-            build_engine(deployment, options.seed),
+            engine,
             _feed(options, _counted(sessions, options, writer.manifest)),
             _CountingSink(writer, result),
             pace=_pace(options),
             max_turns=options.max_turns,
+            tools=ToolPool(setup.tool_slots),
+            unfit=setup.unfit,
+            content=options.content,
+            latency_class=options.latency_class or "standard",
             arrivals=options.arrivals,
             progress=progress,
         )
@@ -132,18 +150,20 @@ def _replay_virtual(
 def _replay_wall(
     options: ReplayOptions,
     reader: TraceReader,
-    server: AbstractContextManager[str],
+    setup: RunSetup,
+    server: AbstractContextManager[Served],
     deployment: Deployment | None,
     progress: Callable[[], None],
 ) -> ReplayResult:
     from agentload._wall import WallRun
 
-    sessions = _sessions(reader)
+    sessions = setup.sessions(_sessions(reader))
     result = ReplayResult(path=options.out, trace=reader.report)
-    with server as url:
-        endpoint = probe_endpoint(url, options.model)
+    with server as served:
+        endpoint = probe_endpoint(served.url, options.model)
         options = msgspec.structs.replace(options, model=endpoint.model)
-        with _open_writer(options, new_manifest(options, deployment or endpoint.simulated)) as writer:
+        manifest = new_manifest(options, deployment or endpoint.simulated, setup.conditions)
+        with _open_writer(options, manifest) as writer:
             done: set[str] = set()
             clock_start_ns = 0
             if options.resume:
@@ -156,11 +176,14 @@ def _replay_wall(
                 _CountingSink(writer, result),
                 seed=options.seed,
                 model=endpoint.model,
-                headers=endpoint.headers,
+                headers={**endpoint.headers, **class_headers(options)},
                 idle_s=options.timeout_s,
                 pace=_pace(options),
                 max_turns=options.max_turns,
+                tools=ToolPool(setup.tool_slots),
+                unfit=setup.unfit,
                 clock_start_ns=clock_start_ns,
+                on_start=served.start,
                 progress=progress,
             )
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:

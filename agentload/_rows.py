@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from agentload._messages import asked_tokens
-from agentload._player import PlannedTurn
+from agentload._player import PlannedTurn, SessionPlayer
 from agentload_simbackend import Arrival
 from agentload_traces import RequestRow, ToolCallRow
 
@@ -47,15 +47,16 @@ def planned_row(planned: PlannedTurn) -> RequestRow:
     )
 
 
-def skipped_row(planned: PlannedTurn) -> RequestRow:
-    """The row of a turn that was never sent, for a turn that it waits for failed."""
-    row = planned_row(planned)
-    row.status = "skipped"
-    row.error = "a turn that it waits for failed"
-    row.scheduled_ns = None
-    row.gate_turn_id = None
-    row.tool_ns = row.think_ns = 0
-    return row
+def skipped_rows(player: SessionPlayer) -> Iterator[RequestRow]:
+    """The rows of the turns that a finished session never sent."""
+    for planned in player.unsent():
+        row = planned_row(planned)
+        row.status = "skipped"
+        row.error = player.why_unsent(planned)
+        row.scheduled_ns = None
+        row.gate_turn_id = None
+        row.tool_ns = row.think_ns = 0
+        yield row
 
 
 def put_arrivals(row: RequestRow, arrivals: Sequence[Arrival]) -> None:

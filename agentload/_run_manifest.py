@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +13,25 @@ from typing import Literal
 
 import msgspec
 
-from agentload_simbackend import Deployment, SimulatedModel
+from agentload._context_limit import OverflowPolicy
+from agentload_simbackend import Deployment, LatencyClass, SimulatedModel
 from agentload_traces import AgentloadError, Manifest, RunReader, decodable
 
-_RECORDED = ("concurrency", "speed", "max_turns", "model", "timeout_s", "trace_format", "strict", "arrivals")
+_RECORDED = (
+    "concurrency",
+    "speed",
+    "max_turns",
+    "model",
+    "timeout_s",
+    "trace_format",
+    "strict",
+    "arrivals",
+    "faults",
+    "content",
+    "latency_class",
+    "tool_slots",
+    "on_overflow",
+)
 
 
 class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -27,6 +43,10 @@ class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
     concurrency: closed loop with this many sessions active; `None` is open loop at recorded start times.
     speed: how much faster than recorded arrivals, tools and think time pass.
     max_turns: turns of each session to play, from its first.
+    faults: file of the faults that befall the deployment, see `agentload_simbackend.load_faults`.
+    content, latency_class: of all requests; `None` is the deployment's default.
+    tool_slots: tools that run at a time, 0 for any number; `None` is as the deployment says.
+    on_overflow: what to do with turns that outgrow the deployment's context.
     timeout_s: a turn of whose answer nothing comes for so long has failed (wall clock).
     arrivals: record each answer's token timeline.
     resume: `out` is an interrupted run to be finished.
@@ -45,11 +65,23 @@ class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
     trace_format: str | None = None
     strict: bool = False
     arrivals: bool = True
+    faults: Path | None = None
+    content: str | None = None
+    latency_class: LatencyClass | None = None
+    tool_slots: int | None = None
+    on_overflow: OverflowPolicy = "refuse"
     resume: bool = False
 
 
-def new_manifest(options: ReplayOptions, deployment: Deployment | SimulatedModel | None) -> Manifest:
-    """The manifest of a run that starts now; `deployment` is `None` for an endpoint that is no simulator."""
+def new_manifest(
+    options: ReplayOptions,
+    deployment: Deployment | SimulatedModel | None,
+    conditions: Sequence[str] = (),
+) -> Manifest:
+    """The manifest of a run that starts now; `deployment` is `None` for an endpoint that is no simulator.
+
+    conditions: what the run's numbers hold for besides those of the deployment.
+    """
     simulated = deployment.about() if isinstance(deployment, Deployment) else deployment
     return Manifest(
         status="running",
@@ -58,10 +90,11 @@ def new_manifest(options: ReplayOptions, deployment: Deployment | SimulatedModel
         target=options.target,
         mode=simulated.mode if simulated else "endpoint",
         trace=decodable(options.trace),
-        trace_sha256=trace_sha256(options.trace),
+        trace_sha256=file_sha256(options.trace),
         spec_sha256=simulated.spec_sha256 if simulated else None,
-        conditions=simulated.conditions if simulated else (),
-        options={name: getattr(options, name) for name in _RECORDED},
+        faults_sha256=file_sha256(options.faults) if options.faults else None,
+        conditions=(*(simulated.conditions if simulated else ()), *conditions),
+        options={name: _plain(getattr(options, name)) for name in _RECORDED},
         versions={name: version(name) for name in ("agentload", "aiohttp", "polars")}
         | {"python": platform.python_version()},
         host={"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count() or 0},
@@ -90,13 +123,17 @@ def resumed_options(run: Path, trace: Path | None) -> ReplayOptions:
 
 def check_same_run(path: Path, before: Manifest, now: Manifest) -> None:
     """Raise `AgentloadError` if what a run rests on has changed since it was interrupted."""
-    for name, what in (("trace_sha256", "trace"), ("spec_sha256", "deployment's specs")):
+    for name, what in (
+        ("trace_sha256", "trace"),
+        ("spec_sha256", "deployment's specs"),
+        ("faults_sha256", "file of faults"),
+    ):
         if getattr(before, name) != getattr(now, name):
             raise AgentloadError(f"{path}: cannot be finished, for the {what} changed since it was started")
 
 
-def trace_sha256(path: Path) -> str:
-    """SHA-256 of a trace file, in hex."""
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -104,6 +141,10 @@ def trace_sha256(path: Path) -> str:
 def utc_now() -> str:
     """The time as the manifest gives it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _plain(value: str | float | bool | Path | None) -> str | float | bool | None:
+    return decodable(value) if isinstance(value, Path) else value
 
 
 def _path(kind: type, value: object) -> object:

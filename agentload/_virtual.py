@@ -6,6 +6,7 @@ Time jumps from event to event, so a run takes what its events cost to compute.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -13,9 +14,19 @@ from agentload._feed import SessionFeed
 from agentload._messages import asked_tokens
 from agentload._player import Pace, PlannedTurn, SessionPlayer
 from agentload._prompts import PromptPlanner
-from agentload._rows import RowSink, planned_row, put_arrivals, skipped_row
-from agentload_simbackend import Engine, EngineRequest, Finished, FirstToken, Rejected
-from agentload_traces import RequestRow
+from agentload._rows import RowSink, planned_row, put_arrivals, skipped_rows
+from agentload._tool_pool import ToolPool
+from agentload_simbackend import (
+    Emission,
+    Engine,
+    EngineRequest,
+    Failed,
+    Finished,
+    FirstToken,
+    LatencyClass,
+    Rejected,
+)
+from agentload_traces import RequestRow, Turn
 
 
 class _Playing(NamedTuple):
@@ -26,6 +37,7 @@ class _Playing(NamedTuple):
 class VirtualRun:
     """Plays the sessions of `feed` on `engine` and writes their rows to `sink`.
 
+    tools, unfit: see `SessionPlayer`. content, latency_class: of all requests, see `EngineRequest`.
     arrivals: also write each answer's token timeline, which costs time per decode step.
     progress: called after each answered turn.
     """
@@ -38,14 +50,21 @@ class VirtualRun:
         *,
         pace: Pace | None = None,
         max_turns: int | None = None,
+        tools: ToolPool | None = None,
+        unfit: Callable[[Turn], str | None] | None = None,
+        content: str | None = None,
+        latency_class: LatencyClass = "standard",
         arrivals: bool = True,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._feed = feed
         self._sink = sink
-        self._pace = pace or Pace()
-        self._max_turns = max_turns
+        self._player = partial(
+            SessionPlayer, pace=pace, max_turns=max_turns, tools=tools or ToolPool(), unfit=unfit
+        )
+        self._content = content
+        self._latency_class = latency_class
         self._arrivals = arrivals
         self._progress = progress
         self._heap: list[tuple[int, int, _Playing]] = []
@@ -84,7 +103,7 @@ class VirtualRun:
         self._start_may_have_come = False
         while (start_ns := self._feed.next_start_ns(self._active, now_ns)) is not None and start_ns <= now_ns:
             session = self._feed.take()
-            player = SessionPlayer(session, start_ns=start_ns, pace=self._pace, max_turns=self._max_turns)
+            player = self._player(session, start_ns=start_ns)
             self._active += 1
             playing = _Playing(player, PromptPlanner(session))
             self._wake(playing)
@@ -102,8 +121,8 @@ class VirtualRun:
         if playing.player.finished:
             self._active -= 1
             self._start_may_have_come = True
-            for planned in playing.player.unsent():
-                self._sink.add_request(skipped_row(planned))
+            for row in skipped_rows(playing.player):
+                self._sink.add_request(row)
 
     def _submit_due(self, now_ns: int) -> None:
         _, _, playing = heappop(self._heap)
@@ -124,11 +143,13 @@ class VirtualRun:
                 prompt_runs=playing.planner.plan(turn).runs,
                 input_tokens=turn.input_tokens,
                 output_tokens=asked_tokens(turn),
+                content=self._content,
+                latency_class=self._latency_class,
             )
             self._engine.submit(request, now_ns)
         self._wake(playing)
 
-    def _take(self, emission: FirstToken | Finished | Rejected) -> None:
+    def _take(self, emission: Emission) -> None:
         if isinstance(emission, FirstToken):
             return
         playing, planned = self._in_flight.pop(emission.request_id)
@@ -137,11 +158,12 @@ class VirtualRun:
         row = planned_row(planned)
         row.sent_ns = planned.scheduled_ns
         row.end_ns = emission.at_ns
-        if isinstance(emission, Rejected):
+        if not isinstance(emission, Rejected):
+            self._fill(row, emission)
+        if not isinstance(emission, Finished):
             row.status, row.error = "failed", f"{emission.code}: {emission.message}"
             player.fail(planned)
         else:
-            self._fill(row, emission)
             for tool_call in player.complete(planned, emission.at_ns):
                 self._sink.add_tool_call(tool_call)
         self._sink.add_request(row)
@@ -151,14 +173,18 @@ class VirtualRun:
             self._wake(playing)
         self._close_if_finished(playing)
 
-    def _fill(self, row: RequestRow, done: Finished) -> None:
+    def _fill(self, row: RequestRow, done: Finished | Failed) -> None:
         row.first_token_ns = done.first_token_at_ns
         row.queue_ns, row.prefill_ns = done.phases.queue_ns, done.phases.prefill_ns
         row.handoff_ns, row.decode_ns = done.phases.handoff_ns, done.phases.decode_ns
         row.client_ns = 0
-        row.sent_tokens = row.reported_input_tokens = row.input_tokens
-        row.cached_tokens = done.cached_tokens
-        row.output_tokens = row.reported_output_tokens = done.output_tokens
-        row.steps, row.replica = done.steps, done.replica
-        if self._arrivals:
+        row.sent_tokens = row.input_tokens
+        row.output_tokens = done.output_tokens
+        row.replica = done.replica
+        if isinstance(done, Finished):
+            # What an endpoint tells at the end of an answer.
+            row.reported_input_tokens, row.reported_output_tokens = row.input_tokens, done.output_tokens
+            row.cached_tokens, row.steps = done.cached_tokens, done.steps
+            row.handoff_tokens = done.handoff_tokens
+        if self._arrivals and done.output_tokens:
             put_arrivals(row, done.arrivals())

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter_ns
+from functools import partial
+from time import monotonic_ns, perf_counter_ns
 
 from agentload._answers import ParsedAnswer, last_byte_ns, parse_answer
 from agentload._feed import SessionFeed
 from agentload._http_client import IDLE_TIMEOUT_S, Answer, StampingClient
 from agentload._messages import RequestBuilder
 from agentload._player import Pace, PlannedTurn, SessionPlayer
-from agentload._rows import RowSink, planned_row, put_arrivals, skipped_row
+from agentload._rows import RowSink, planned_row, put_arrivals, skipped_rows
+from agentload._tool_pool import ToolPool
 from agentload_simbackend import AGENT_HEADER, SESSION_HEADER, TURN_HEADER, Arrival, encode_id
-from agentload_traces import RequestRow, Session, count_tokens
+from agentload_traces import RequestRow, Session, Turn, count_tokens
 
 _NS_PER_S = 1_000_000_000
 
@@ -33,7 +35,9 @@ class WallRun:
     """Plays the sessions of `feed` against `base_url` (without `/v1`) and writes their rows to `sink`.
 
     idle_s: a turn of whose answer nothing comes for so long has failed.
+    tools, unfit: see `SessionPlayer`.
     clock_start_ns: where the run's clock starts; a resumed run goes on after its last row.
+    on_start: called when the run starts, with the time (`time.monotonic_ns`) at which its clock reads 0.
     progress: called after each answered turn.
     """
 
@@ -49,7 +53,10 @@ class WallRun:
         idle_s: float = IDLE_TIMEOUT_S,
         pace: Pace | None = None,
         max_turns: int | None = None,
+        tools: ToolPool | None = None,
+        unfit: Callable[[Turn], str | None] | None = None,
         clock_start_ns: int = 0,
+        on_start: Callable[[int], None] = lambda origin_ns: None,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._url = f"{base_url}/v1/chat/completions"
@@ -58,8 +65,10 @@ class WallRun:
         self._seed = seed
         self._model = model
         self._client = StampingClient(headers=headers, idle_s=idle_s)
-        self._pace = pace or Pace()
-        self._max_turns = max_turns
+        self._player = partial(
+            SessionPlayer, pace=pace, max_turns=max_turns, tools=tools or ToolPool(), unfit=unfit
+        )
+        self._on_start = on_start
         self._progress = progress
         self._clock_start_ns = clock_start_ns
         self._origin_ns = 0
@@ -74,6 +83,7 @@ class WallRun:
                 count_tokens("loads the vocabulary now, not between two turns")
                 # The clock starts when the first bodies have had their time to be built.
                 self._origin_ns = perf_counter_ns() + BUILD_AHEAD_NS - self._clock_start_ns
+                self._on_start(self._origin_ns + monotonic_ns() - perf_counter_ns())
                 await self._play_feed()
 
     async def _play_feed(self) -> None:
@@ -103,7 +113,7 @@ class WallRun:
             await asyncio.sleep(self._until(at_ns))
 
     async def _play(self, session: Session, start_ns: int) -> None:
-        player = SessionPlayer(session, start_ns=start_ns, pace=self._pace, max_turns=self._max_turns)
+        player = self._player(session, start_ns=start_ns)
         builder = RequestBuilder(session, seed=self._seed, model=self._model)
         sending: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
@@ -114,8 +124,8 @@ class WallRun:
                     sending.add(task)
                     task.add_done_callback(sending.discard)
                 await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
-        for planned in player.unsent():
-            self._sink.add_request(skipped_row(planned))
+        for row in skipped_rows(player):
+            self._sink.add_request(row)
 
     async def _send(self, player: SessionPlayer, builder: RequestBuilder, planned: PlannedTurn) -> None:
         row = planned_row(planned)
@@ -152,7 +162,8 @@ class WallRun:
 
     def _fill(self, row: RequestRow, answer: Answer, parsed: ParsedAnswer) -> None:
         assert row.scheduled_ns is not None
-        end_ns = last_byte_ns(answer) - self._origin_ns
+        # An answer that was broken off ended when it broke, which may be long after its last byte.
+        end_ns = (answer.end_ns if answer.error else last_byte_ns(answer)) - self._origin_ns
         row.http_status = answer.status
         row.sent_ns = answer.sent_ns - self._origin_ns
         row.end_ns = end_ns
@@ -184,4 +195,5 @@ class WallRun:
         row.queue_ns, row.prefill_ns = timing.queue_ns, timing.prefill_ns
         row.handoff_ns, row.decode_ns = timing.handoff_ns, timing.decode_ns
         row.steps, row.replica = timing.steps, timing.replica
+        row.handoff_tokens = timing.handoff_tokens
         row.client_ns = total_ns - told_ns

@@ -234,7 +234,7 @@ def test_the_summary_counts_and_does_not_mix_failures_into_times(tmp_path: Path)
     assert (summary["sessions"], summary["sessions_answered_whole"], summary["tool_calls"]) == (13, 12, 1)
     counts = [summary[name] for name in ("turns", "answered", "failed", "skipped", "turns_planned")]
     assert counts == [113, 111, 1, 1, 113]
-    assert summary["errors"] == [{"error": "HTTP 500", "turns": 1}]
+    assert summary["errors"] == [{"error": "HTTP 500", "turns": 1, "texts": 1}]
     whole = [row for row in summary["per_session"] if row["answered_whole"]]
     assert summary["session_time_s"]["count"] == len(whole) == 12
     times = [row["session_time_s"] for row in whole]

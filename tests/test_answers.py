@@ -72,7 +72,7 @@ def test_usage_and_the_simulators_timing() -> None:
     assert parsed.usage.prompt_tokens_details is not None
     assert (parsed.usage.prompt_tokens, parsed.usage.prompt_tokens_details.cached_tokens) == (9, 4)
     assert parsed.timing is not None
-    assert parsed.timing.handoff_ns == 3
+    assert (parsed.timing.handoff_ns, parsed.timing.handoff_tokens) == (3, None)
 
 
 def test_reasoning_and_tool_call_fragments_are_tokens_too() -> None:

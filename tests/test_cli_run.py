@@ -222,7 +222,7 @@ def test_wrong_input_is_one_line(trace: Path, tmp_path: Path) -> None:
 
 def test_failed_turns_are_rows_and_exit_code_1(tmp_path: Path) -> None:
     turns = [
-        Turn(session_id="s", turn_id="a", input_tokens=10_000_000, output_tokens=1),
+        Turn(session_id="s", turn_id="a", input_tokens=0, output_tokens=1),
         Turn(session_id="s", turn_id="b", wait_for=("a",), input_tokens=1, output_tokens=1),
     ]
     write_trace(tmp_path / "big.jsonl", turns)

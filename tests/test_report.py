@@ -197,7 +197,7 @@ def test_failures_are_told_with_their_errors(tmp_path: Path, capsys: pytest.Capt
     rows = agent_session(1, 5)
     rows.append(failed_row("session-1", "t5", 5, rows[-1], "HTTP 429: [slow] down"))
     text = words(report(capsys, write_run(tmp_path / "run", rows)))
-    assert "1 turn failed, 0 skipped" in text
+    assert "1 turn failed, 0 not sent" in text
     assert "HTTP 429: [slow] down (1x)" in text
     assert "No session was answered whole" in text
 
@@ -240,9 +240,7 @@ def test_a_run_of_failures_only_is_reported(tmp_path: Path, capsys: pytest.Captu
     rows = [failed_row(f"s{n}", "t", 0, None, "HTTP 503") for n in range(3)]
     page = tmp_path / "p.html"
     text = words(report(capsys, write_run(tmp_path / "run", rows), "--csv", tmp_path / "t", "--html", page))
-    assert (
-        "3 turns failed, 0 skipped after a failure, in 3 sessions that the session times leave out." in text
-    )
+    assert "3 turns failed, 0 not sent, in 3 sessions that the session times leave out." in text
     assert "No session was answered whole" in text
     assert "HTTP 503 (3x)" in text
     assert "Where it went" not in text

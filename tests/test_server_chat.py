@@ -186,7 +186,9 @@ async def test_a_refusal_within_a_stream_is_an_error_event() -> None:
         def advance(self, now_ns: int) -> list[Emission]:
             def refuse(emission: Emission) -> Emission:
                 if isinstance(emission, Finished):
-                    return Rejected(emission.request_id, emission.at_ns, "server_is_overloaded", "too much")
+                    return Rejected(
+                        emission.request_id, emission.at_ns, "server_is_overloaded", "too much", 503, 2.5
+                    )
                 return emission
 
             return list(map(refuse, super().advance(now_ns)))

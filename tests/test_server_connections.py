@@ -22,7 +22,7 @@ async def raw_request(server: SimServer, body: dict[str, Any]) -> Any:
     return reader, writer
 
 
-def send_raw(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
+def send_raw(writer: asyncio.StreamWriter | asyncio.WriteTransport, body: dict[str, Any]) -> None:
     data = json.dumps({"model": "m", "messages": HELLO, "stream": True} | body).encode()
     writer.write(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data

@@ -19,9 +19,13 @@ _COMMANDS = {
     "run": "Replay a trace on a simulated deployment and report it, in one go.",
     "replay": "Replay a trace against a simulated deployment or an endpoint.",
     "report": "Report a run: sessions, latencies by turn and by context.",
+    "sweep": "Sweep concurrency, context and modes in virtual time; table and plots.",
+    "size": "Find the largest concurrency at which a deployment holds an SLO.",
     "generate": "Write a trace of generated agent sessions.",
     "trace": "Look at, check and convert traces.",
     "serve": "Serve a simulated deployment over HTTP.",
+    "schedule": "Show the static schedule of a decode step on a group of LPUs.",
+    "fidelity": "Compare the simulator with every published number.",
     "backends": "List the simulated deployments and what their numbers rest on.",
 }
 

@@ -24,9 +24,10 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
       agentload replay my_trace.jsonl --target http://127.0.0.1:8000 --concurrency 4 --out runs/mine
       agentload report runs/mine
       agentload replay --resume runs/mine           # had it been interrupted
+      agentload replay my_trace.jsonl --target gemma4-31b/pd --faults bad_day.toml --latency-class batch
 
-    Exit code 1: some turns failed, lines of the trace were skipped, or the run was interrupted. What was
-    recorded is kept in every case.
+    Exit code 1: some turns failed or were not sent, lines of the trace were skipped, or the run was
+    interrupted. What was recorded is kept in every case.
     """
     if trace is None and values["resume"] is None:
         raise click.UsageError("Missing argument 'TRACE'.")

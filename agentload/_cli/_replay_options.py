@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from agentload._cli._interrupts import like_ctrl_c
+from agentload_traces import printable
 
 if TYPE_CHECKING:
     from agentload._replay import ReplayResult
@@ -59,6 +60,39 @@ _OPTIONS = [
         default=1.0,
         show_default=True,
         help="How much faster than recorded arrivals, tools and think time pass.",
+    ),
+    click.option(
+        "--faults",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="What befalls a deployment during the run: chips down, drains, stalls, 503s (TOML or JSON, see"
+        " the simulator's README).",
+    ),
+    click.option(
+        "--content",
+        metavar="CLASS",
+        help="Content class of all requests, such as coding: decides what speculative decoding yields"
+        " (default: the deployment's).",
+    ),
+    click.option(
+        "--latency-class",
+        type=click.Choice(["interactive", "standard", "batch"]),
+        help="Whom the router is to serve all requests before or after (default: standard).",
+    ),
+    click.option(
+        "--tool-slots",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Tools of all sessions that run at a time, further ones wait; 0 is any number (default: what"
+        " the deployment says).",
+    ),
+    click.option(
+        "--on-overflow",
+        type=click.Choice(["refuse", "cut", "compact"]),
+        default="refuse",
+        show_default=True,
+        help="Turns that outgrow the deployment's context. refuse: do not start. cut: end the session before"
+        " the first. compact: shorten the agent's context from there on, keeping its beginning.",
     ),
     click.option("--max-turns", type=click.IntRange(min=1), help="Play only a session's first turns."),
     click.option(
@@ -111,8 +145,8 @@ def replay_with_progress(trace: Path | None, values: dict[str, Any]) -> ReplayRe
     options = _options(trace, values)
     trace = options.trace
     label = f"{trace.name} on {options.target}, {options.clock} clock"
-    with like_ctrl_c(), _progress(label) as advance:
-        result = replay(options, advance)
+    with like_ctrl_c(), _progress(label) as (advance, tell):
+        result = replay(options, advance, tell)
     show_problems(trace, result.trace)
     return result
 
@@ -157,7 +191,12 @@ def show_problems(trace: Path, report: ImportReport) -> None:
 
 def exit_code(result: ReplayResult) -> Literal[0, 1]:
     """Say on stderr what went wrong; 1 if anything did."""
-    if result.failed or result.skipped:
+    if result.skipped and not result.failed:
+        click.echo(
+            f"warning: {result.skipped} of {result.turns} turns were not sent; first: {result.first_skip}",
+            err=True,
+        )
+    elif result.failed:
         click.echo(
             f"warning: {result.failed} of {result.turns} turns failed and {result.skipped} were not sent;"
             f" first error: {result.first_error}",
@@ -184,10 +223,10 @@ def _default_out(trace: Path) -> Path:
 
 
 @contextmanager
-def _progress(description: str) -> Iterator[Callable[[], None]]:
-    """Yields what to call after each turn."""
+def _progress(description: str) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
+    """Yields what to call after each turn, and what to call with a warning."""
     if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda: None, _warn
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -200,4 +239,13 @@ def _progress(description: str) -> Iterator[Callable[[], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=None)
-        yield lambda: bar.advance(task)
+        shown = bar.console
+
+        def tell(warning: str) -> None:
+            shown.print(f"warning: {printable(warning)}", markup=False, highlight=False, soft_wrap=True)
+
+        yield lambda: bar.advance(task), tell
+
+
+def _warn(warning: str) -> None:
+    click.echo(f"warning: {printable(warning)}", err=True)

@@ -29,8 +29,11 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
       agentload run
       agentload run my_trace.jsonl --target gemma4-31b/rubin --concurrency 8
       agentload run my_trace.jsonl --clock wall --speed 10 --max-turns 20
+      agentload run my_trace.jsonl --faults bad_day.toml --tool-slots 32
+      agentload run long_trace.jsonl --on-overflow compact
 
-    Exit code 1: some turns failed, lines of the trace were skipped, or the run was interrupted.
+    Exit code 1: some turns failed or were not sent, lines of the trace were skipped, or the run was
+    interrupted.
     """
     from agentload_analysis import render_text, summarise, write_html
     from agentload_traces import decodable, sample_path

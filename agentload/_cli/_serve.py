@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +17,7 @@ from agentload._cli._serve_log import one_line_log
 from agentload_traces._errors import AgentloadError
 
 if TYPE_CHECKING:
-    from agentload_simbackend import Deployment
+    from agentload_simbackend import Deployment, Engine
 
 _GC_THRESHOLD = 50_000
 """Allocations between two collections: prompts hold many small objects, none of them in cycles."""
@@ -35,6 +37,12 @@ _GC_THRESHOLD = 50_000
     help="Seed of all random draws and of the answers' text.",
 )
 @click.option(
+    "--faults",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Faults that befall it (TOML or JSON, see the simulator's README), timed from its start.",
+)
+@click.option(
     "--realtime",
     is_flag=True,
     help="Run ahead of ordinary processes (SCHED_FIFO), for even pacing; needs the privilege.",
@@ -44,7 +52,14 @@ _GC_THRESHOLD = 50_000
     "--json", "as_json", is_flag=True, help="Print the ready line and the pacing at the end as JSON."
 )
 def command(
-    deployment: str, host: str, port: int, seed: int, realtime: bool, until_stdin_ends: bool, as_json: bool
+    deployment: str,
+    host: str,
+    port: int,
+    seed: int,
+    faults: Path | None,
+    realtime: bool,
+    until_stdin_ends: bool,
+    as_json: bool,
 ) -> None:
     """Serve DEPLOYMENT (a name from `agentload backends`, or a TOML file) in real time.
 
@@ -57,49 +72,93 @@ def command(
       agentload serve gemma4-31b/pd --port 8400
       curl http://127.0.0.1:8400/v1/chat/completions -H 'content-type: application/json' \\
         -d '{"model": "any", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
+      agentload serve gemma4-31b/pd --faults bad_day.toml
 
     Headers tell a request's place: `x-session-id`, and if you like `x-agentload-turn-id` and, for a
-    sub-agent, `x-agentload-agent-id`; their values are percent-encoded. SIGINT or SIGTERM stops it, cuts
-    the streams that are still running, and prints how well it kept time.
+    sub-agent, `x-agentload-agent-id`; their values are percent-encoded. Whom it is served before says
+    `x-agentload-class` (interactive, standard, batch), or the body's `priority` (vLLM: lower is sooner) or
+    `nvext.agent_hints` (Dynamo: higher is sooner); what it is about `x-agentload-content`. SIGINT or SIGTERM
+    stops it, cuts the streams that are still running, and prints how well it kept time.
     """
-    from agentload_simbackend import load_deployment
+    from agentload_simbackend import build_engine, faults_sentence, load_deployment, load_faults
     from agentload_simbackend._usloop import new_event_loop
 
     loaded = load_deployment(deployment)
+    conditions = list(loaded.conditions())
+    timeline = load_faults(faults) if faults else ()
+    if faults:
+        conditions.append(faults_sentence(faults, timeline))
+    engine = build_engine(loaded, seed, faults=timeline)
     if realtime:
         _real_time()
+    serve = _serve(loaded, engine, conditions, host, port, seed, as_json, until_stdin_ends)
     with one_line_log(), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(loaded, host, port, seed, as_json, until_stdin_ends))
+        runner.run(serve)
+
+
+class _Clock:
+    """Time since the start, for an engine whose faults count from there; 0 until then."""
+
+    def __init__(self) -> None:
+        self._origin_ns: int | None = None
+
+    def __call__(self) -> int:
+        return 0 if self._origin_ns is None else max(0, time.monotonic_ns() - self._origin_ns)
+
+    def start(self, origin_ns: int) -> None:
+        """Start it; it reads 0 at `origin_ns` of `time.monotonic_ns`."""
+        self._origin_ns = origin_ns
+
+
+def _read_stdin(clock: _Clock, stop: asyncio.Event) -> None:
+    """A replay tells when its run starts, and ends the input at its own end, however it ends."""
+    told = os.read(sys.stdin.fileno(), 4_096).split()
+    if told:
+        clock.start(int(told[-1]))
+    else:
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
 
 
 async def _serve(
-    deployment: Deployment, host: str, port: int, seed: int, as_json: bool, until_stdin_ends: bool
+    deployment: Deployment,
+    engine: Engine,
+    conditions: list[str],
+    host: str,
+    port: int,
+    seed: int,
+    as_json: bool,
+    until_stdin_ends: bool,
 ) -> None:
-    from agentload_simbackend import build_engine
+    from agentload_simbackend import SimulatedModel
     from agentload_simbackend._server import SimServer
 
-    stop = asyncio.Event()
+    clock, stop = _Clock(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     if until_stdin_ends:
-        # A replay that started this server holds the other end, so the server ends with it, however it ends.
-        loop.add_reader(sys.stdin.fileno(), stop.set)
+        loop.add_reader(sys.stdin.fileno(), _read_stdin, clock, stop)
+    speculation = deployment.spec.speculation
     server = SimServer(
-        build_engine(deployment, seed),
+        engine,
         seed=seed,
         model=deployment.name,
         max_model_len=deployment.max_context_tokens,
         block_tokens=deployment.cache_block_tokens,
         host=host,
         port=port,
-        about=deployment.about(),
+        clock=clock,
+        contents=speculation.acceptance_length if speculation else (),
+        about=SimulatedModel(deployment.mode, deployment.spec_sha256, tuple(conditions)),
     )
     async with server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
-        _print_ready(deployment, server.url, as_json)
+        if not until_stdin_ends:
+            clock.start(time.monotonic_ns())
+        _print_ready(deployment, conditions, server.url, as_json)
         await stop.wait()
         pacing = server.pacing
     if as_json:
@@ -113,8 +172,7 @@ async def _serve(
         click.echo("stopped; nothing was streamed")
 
 
-def _print_ready(deployment: Deployment, url: str, as_json: bool) -> None:
-    conditions = list(deployment.conditions())
+def _print_ready(deployment: Deployment, conditions: list[str], url: str, as_json: bool) -> None:
     if as_json:
         _print_json({"event": "ready", "url": url, "deployment": deployment.name, "conditions": conditions})
         return

@@ -21,7 +21,7 @@ _QUEUE = {"Queue ms": ("queue", "ms")}
 _TPOT = {"TPOT ms": ("tpot", "ms")}
 _ITL = {"ITL ms": ("itl", "ms")}
 _SPEED = {"Tokens/s": ("speed", "tokens_per_s")}
-_COUNTED = ("answered", "failed", "skipped")
+_COUNTED = {"answered": "answered", "failed": "failed", "skipped": "not sent"}
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ def _sessions(summary: Summary) -> PrintedTable:
     parts = parts_shown(summary)
     columns = (
         Column("session", text=True),
-        *(Column(name) for name in (*_COUNTED, "time")),
+        *(Column(name) for name in (*_COUNTED.values(), "time")),
         *(Column("net + client" if part == "client" else PART_NAMES[part]) for part in parts),
     )
     rows = [
         (
             _short(row["session_id"]),
             _answered(row),
-            *(f"{row[name]:,}" for name in _COUNTED[1:]),
+            *(f"{row[name]:,}" for name in ("failed", "skipped")),
             *(number(row[f"{part}_s"]) for part in ("session_time", *parts)),
         )
         for row in slowest_sessions(summary)
@@ -112,7 +112,7 @@ def _latencies(
     *,
     sizes: bool,
 ) -> PrintedTable:
-    size_columns = [*(Column(name) for name in _COUNTED), Column("context p50")] if sizes else []
+    size_columns = [*(Column(name) for name in _COUNTED.values()), Column("context p50")] if sizes else []
     metric_columns = [Column(name, group) for group in metrics for name in _NAMES]
     cells = []
     for name, row in rows:

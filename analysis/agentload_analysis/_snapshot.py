@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from agentload_analysis._tool_queue import tool_queue
 from agentload_traces import Manifest, RunDirectoryError, RunReader, printable
 
 
@@ -18,7 +20,7 @@ class Snapshot:
     """What `take_snapshot` read.
 
     requests: one row a turn; of a run that goes on, a copy in memory of the rows that were on disk.
-    tool_calls: how many there are, those of all `requests` among them.
+    tool_calls: how many there are, those of all `requests` among them. tool_queue: of these, see there.
     """
 
     path: Path
@@ -27,6 +29,7 @@ class Snapshot:
     torn_lines: int
     requests: pl.LazyFrame
     tool_calls: int
+    tool_queue: dict[str, Any]
 
 
 Run = str | os.PathLike[str] | Snapshot
@@ -45,8 +48,10 @@ def take_snapshot(run: Run) -> Snapshot:
         incomplete, torn_lines = reader.incomplete, reader.torn_lines
         requests = reader.requests()
         # After the requests: whoever writes puts a tool call on disk before the turn that waited for it.
-        tool_calls = reader.tool_calls().select(pl.len()).collect().item()
-    return Snapshot(reader.path, reader.manifest, incomplete, torn_lines, requests, int(tool_calls))
+        tool_calls = reader.tool_calls()
+        count = int(tool_calls.select(pl.len()).collect().item())
+        waits = tool_queue(tool_calls)
+    return Snapshot(reader.path, reader.manifest, incomplete, torn_lines, requests, count, waits)
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import Any
 import polars as pl
 
 from agentload_analysis._itl import itl_gaps, itl_source
-from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES
+from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES, SKIPPED
 from agentload_analysis._overlap import sessions_at_once
+from agentload_analysis._reasons import reasons
 from agentload_analysis._sessions import SPLIT, SPLIT_NS, sessions
 from agentload_analysis._snapshot import Run, Snapshot, readable_rows, take_snapshot
 from agentload_analysis._tables import (
@@ -24,7 +25,6 @@ from agentload_traces import decodable
 Summary = dict[str, Any]
 
 _FORMAT = 1
-_ERRORS_SHOWN = 5
 
 
 def summarise(run: Run) -> Summary:
@@ -77,25 +77,22 @@ def _counts(snapshot: Snapshot, session_rows: pl.DataFrame) -> Summary:
         pl.col("end_ns").max().alias("last_end_ns"),
         pl.col("input_tokens").filter(ANSWERED).sum().alias("input_tokens_total"),
         # A sum of nothing known is unknown, not 0.
-        pl.when((ANSWERED & pl.col("cached_tokens").is_not_null()).any())
-        .then(pl.col("cached_tokens").filter(ANSWERED).sum())
-        .alias("cached_tokens_total"),
+        *(
+            pl.when((ANSWERED & pl.col(name).is_not_null()).any())
+            .then(pl.col(name).filter(ANSWERED).sum())
+            .alias(f"{name}_total")
+            for name in ("cached_tokens", "handoff_tokens")
+        ),
         pl.col("output_tokens").filter(ANSWERED).sum().alias("output_tokens_total"),
         # Comparable with what was received only if it is known of every answer.
         pl.when(ANSWERED.any() & (~ANSWERED | pl.col("output_tokens_asked").is_not_null()).all())
         .then(pl.col("output_tokens_asked").filter(ANSWERED).sum())
         .alias("output_tokens_asked_total"),
+        (ANSWERED & (pl.col("trigger") == "compaction")).sum().cast(pl.Int64).alias("compactions"),
         pl.col("input_tokens").filter(ANSWERED).min().alias("input_tokens_min"),
         pl.col("input_tokens").filter(ANSWERED).median().alias("input_tokens_p50"),
         pl.col("input_tokens").filter(ANSWERED).max().alias("input_tokens_max"),
     ).collect()
-    errors = (
-        requests.filter(FAILED)
-        .group_by(pl.col("error").fill_null("unknown error"))
-        .agg(pl.len().cast(pl.Int64).alias("turns"))
-        .sort(["turns", "error"], descending=[True, False])
-        .head(_ERRORS_SHOWN)
-    )
     run_ns = tokens["last_end_ns"].item()
     return {
         "sessions": session_rows.height,
@@ -110,7 +107,9 @@ def _counts(snapshot: Snapshot, session_rows: pl.DataFrame) -> Summary:
         "skipped": int(session_rows["skipped"].sum()),
         "subagent_turns": int(session_rows["subagent_turns"].sum()),
         "tool_calls": snapshot.tool_calls,
-        "errors": errors.collect().to_dicts(),
+        **snapshot.tool_queue,
+        "errors": reasons(requests, FAILED),
+        "not_sent": reasons(requests, SKIPPED),
         "run_time_s": None if run_ns is None else run_ns / 1e9,
         **tokens.drop("last_end_ns").to_dicts()[0],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from agentload_analysis._numbers import counted, duration, number, tokens
 from agentload_analysis._summary import Summary
@@ -31,8 +32,9 @@ _LOST = " skipped: unusable."
 def headline(summary: Summary) -> list[str]:
     """What the run showed, a sentence or two each: state, size, times, speed, failures, what is unknown."""
     size = [_state(summary), _lost_lines(summary), _size(summary), _asked(summary), _pace(summary)]
-    times = [_session_time(summary), _parts(summary), _speed(summary)]
-    return [line for line in [*size, *times, _failures(summary), _unknown(summary)] if line]
+    times = [_session_time(summary), _parts(summary), _tool_queue(summary), _speed(summary)]
+    moved = [_handed_over(summary), _compactions(summary)]
+    return [line for line in [*size, *times, *moved, _failures(summary), _unknown(summary)] if line]
 
 
 def alarming(line: str) -> bool:
@@ -218,16 +220,49 @@ def _speed(summary: Summary) -> str | None:
     return " ".join(sentences) or None
 
 
+def _tool_queue(summary: Summary) -> str | None:
+    wait_ms = summary["tool_queue_ms"]
+    if not wait_ms["count"]:
+        return None
+    return (
+        f"Tools waited for a slot: {wait_ms['count']:,} of {counted(summary['tool_calls'], 'call')},"
+        f" those {duration(wait_ms['p50'] / 1e3)} at the median and {duration(wait_ms['p99'] / 1e3)} at p99,"
+        f" {summary['tool_queue_share']:.1%} of the time of all calls."
+    )
+
+
+def _handed_over(summary: Summary) -> str | None:
+    """How much of the prompts crossed to the decode side; what of it was not new crossed once more."""
+    handed, all_tokens = summary["handoff_tokens_total"], summary["input_tokens_total"]
+    if not handed:
+        return None
+    return f"KV handed over: {handed:,} of {all_tokens:,} input tokens ({handed / all_tokens:.1%})."
+
+
+def _compactions(summary: Summary) -> str | None:
+    if summary["options"].get("on_overflow") != "compact" or not summary["compactions"]:
+        return None
+    turns = counted(summary["compactions"], "turn")
+    return f"Contexts were compacted in {turns}, by --on-overflow compact or as recorded."
+
+
 def _failures(summary: Summary) -> str | None:
     if not summary["failed"] and not summary["skipped"]:
         return None
     broken = sum(row["failed"] + row["skipped"] > 0 for row in summary["per_session"])
     line = (
-        f"{counted(summary['failed'], 'turn')}{_FAILED}{summary['skipped']:,} skipped after a failure, "
+        f"{counted(summary['failed'], 'turn')}{_FAILED}{summary['skipped']:,} not sent, "
         f"in {counted(broken, 'session')} that the session times leave out."
     )
-    errors = "; ".join(f"{error['error']} ({error['turns']:,}x)" for error in summary["errors"])
-    return f"{line} Errors: {errors}." if errors else line
+    for title, why in (("Errors", summary["errors"]), ("Not sent", summary["not_sent"])):
+        if why:
+            line += f" {title}: {'; '.join(map(_reason, why))}."
+    return line
+
+
+def _reason(reason: dict[str, Any]) -> str:
+    numbers = ", with other numbers too" if reason["texts"] > 1 else ""
+    return f"{reason['error']} ({reason['turns']:,}x{numbers})"
 
 
 def _unknown(summary: Summary) -> str | None:
