@@ -4,7 +4,8 @@ The rule, by which a recording that outgrows a model is played on it nevertheles
 answer exceed the limit, the prompt keeps as many of its first tokens as `SYSTEM_PERCENT` of the limit (system
 prompt and tools), and is new text from there to `RESTART_PERCENT` of the limit. All later prompts of that
 agent are shorter by as many tokens as this one. Where that would leave less than the system part, the agent
-started over in the recording itself, and its prompts are played as recorded again.
+started over in the recording itself, and its prompts are played as recorded again; of the context that it
+leaves only the system part can be shared.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Compactor:
             self._session_id, self._agents, self._counted = turn.session_id, {}, False
         before = self._agents.get(turn.agent_id)
         cut = before.cut_tokens if before else 0
-        if turn.input_tokens - cut < self.system_tokens:
+        starts_over = cut > 0 and turn.input_tokens - cut < self.system_tokens
+        if starts_over:
             cut = 0
         prompt, output = turn.input_tokens - cut, asked_tokens(turn)
         full = prompt + output > self._limit > output
@@ -59,7 +61,7 @@ class Compactor:
             self._count()
         self._agents[turn.agent_id] = _Agent(cut, turn)
         if not cut:
-            return turn
+            return self._started_over(turn) if starts_over else turn
         beyond_system = prompt - min(self.system_tokens, prompt)
         new = beyond_system if full else _new_tokens(turn, before)
         return structs.replace(
@@ -72,6 +74,15 @@ class Compactor:
             blocks=None,
             messages=None,
         )
+
+    def _started_over(self, turn: Turn) -> Turn:
+        """A turn as recorded, but for what it shares with the text that took the place of the recorded."""
+        if turn.blocks is not None and turn.blocks.ids:
+            return turn  # they name its text, and no text of a compacted prompt
+        # Without a count a prompt goes on from the one before unless it is shorter, and the recorded one was.
+        recorded = turn.input_tokens if turn.new_input_tokens is None else turn.new_input_tokens
+        new = max(recorded, turn.input_tokens - self.system_tokens)
+        return structs.replace(turn, new_input_tokens=new)
 
     def _count(self) -> None:
         self.compactions += 1

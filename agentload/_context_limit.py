@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 from agentload._compaction import RESTART_PERCENT, SYSTEM_PERCENT, Compactor
 from agentload._messages import asked_tokens
 from agentload_simbackend import Deployment
-from agentload_simbackend._plan import build_plan
 from agentload_traces import Session, TraceReader, Turn
 
 OverflowPolicy = Literal["refuse", "cut", "compact"]
@@ -42,7 +41,7 @@ class ContextLimit(NamedTuple):
 def context_limit(deployment: Deployment) -> ContextLimit:
     """What a deployment can serve: the model's context, or less if a decode replica has less room."""
     context = deployment.max_context_tokens
-    held = max(replica.max_stream_tokens for replica in build_plan(deployment).replicas)
+    held = deployment.max_stream_tokens
     if held < context:
         return ContextLimit(held, f"the KV memory of a decode replica of {deployment.name}")
     return ContextLimit(context, f"the context of {deployment.model.name}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,12 +34,14 @@ class Endpoint(NamedTuple):
     """base_url: without `/v1` and trailing slash. headers: sent with every request; secret, for the key.
 
     simulated: what the endpoint says of itself if it is a simulator, so that reports can say it too.
+    max_model_len: how long prompt and answer together may be; `None` if the endpoint does not tell.
     """
 
     base_url: str
     model: str
     headers: dict[str, str]
     simulated: SimulatedModel | None = None
+    max_model_len: int | None = None
 
 
 def probe_endpoint(url: str, model: str | None) -> Endpoint:
@@ -56,17 +58,20 @@ def probe_endpoint(url: str, model: str | None) -> Endpoint:
     try:
         request = urllib.request.Request(listing, headers=headers)
         with _open(request, timeout=_PROBE_TIMEOUT_S) as response:
-            (found, simulated), what = _first_model(response.read()), "no list of models"
+            models, what = _models(response.read()), "no list of models"
     except urllib.error.HTTPError as error:
-        found, simulated, what = None, None, f"HTTP {error.code}"
+        models, what = [], f"HTTP {error.code}"
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise AgentloadError(f"cannot reach {base_url}: {reason}") from None
     except http.client.HTTPException as error:
         raise AgentloadError(f"{base_url} does not speak HTTP: {' '.join(str(error).split())}") from None
-    if model is None and found is None:
+    found = models[0].id if models else None
+    if model is None and not (isinstance(found, str) and found.isprintable()):
         raise AgentloadError(f"{listing} answers {what}: name the model to ask for with --model")
-    return Endpoint(base_url, model or found or "", headers, simulated)
+    simulated = _simulated(models[0]) if models else None
+    asked = str(found) if model is None else model
+    return Endpoint(base_url, asked, headers, simulated, _max_model_len(models, asked, simulated is not None))
 
 
 def _checked(url: str) -> str:
@@ -93,18 +98,33 @@ def _authorization() -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def _first_model(body: bytes) -> tuple[str | None, SimulatedModel | None]:
-    """The id of the first model listed, and what a simulator adds to it."""
+class _Model(msgspec.Struct):
+    """What is listed of a model; nothing of it is believed before it is looked at."""
+
+    id: Any = None
+    agentload: Any = None
+    max_model_len: Any = None
+
+
+def _models(body: bytes) -> list[_Model]:
     try:
-        model = json.loads(body)["data"][0]
-        found = model["id"]
+        return [msgspec.convert(each, _Model) for each in json.loads(body)["data"] if isinstance(each, dict)]
     except (ValueError, LookupError, TypeError, RecursionError):
-        return None, None
+        return []
+
+
+def _simulated(model: _Model) -> SimulatedModel | None:
+    """What a simulator adds to its model."""
     try:
-        simulated = msgspec.convert(model.get("agentload"), SimulatedModel)
+        return msgspec.convert(model.agentload, SimulatedModel)
     except msgspec.ValidationError:
-        simulated = None
-    return (found if isinstance(found, str) and found.isprintable() else None), simulated
+        return None
+
+
+def _max_model_len(models: list[_Model], asked: str, simulated: bool) -> int | None:
+    """What is told of the model asked for; a simulator serves its one model by any name."""
+    told = next((each.max_model_len for each in models if simulated or each.id == asked), None)
+    return told if type(told) is int and told > 0 else None
 
 
 class Served(NamedTuple):

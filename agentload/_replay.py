@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import msgspec.structs
 
-from agentload._endpoint import Served, probe_endpoint, simulator_process
+from agentload._endpoint import Endpoint, Served, probe_endpoint, simulator_process
 from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
 from agentload._player import Pace
 from agentload._run_manifest import ReplayOptions, check_same_run, new_manifest, utc_now
-from agentload._run_setup import RunSetup, class_headers, prepare_run
+from agentload._run_setup import (
+    RunSetup,
+    check_for_endpoint,
+    class_headers,
+    prepare_endpoint_run,
+    prepare_run,
+)
 from agentload._tool_pool import ToolPool
+from agentload._trace_sessions import first_and_rest
 from agentload_simbackend import Deployment, build_engine, load_deployment
 from agentload_traces import (
     AgentloadError,
@@ -101,11 +107,11 @@ def replay(
     """
     reader = open_trace(options.trace, format=options.trace_format, strict=options.strict)
     if is_url(options.target):
-        if options.clock == "virtual":
-            raise AgentloadError(f"{options.target} is an endpoint: replay against it needs --clock wall")
-        setup = prepare_run(options, reader, None, tell)
+        check_for_endpoint(options)
+        endpoint = probe_endpoint(options.target, options.model)
+        setup = prepare_endpoint_run(options, reader, endpoint, tell)
         served = nullcontext(Served(options.target, lambda origin_ns: None))
-        return _replay_wall(options, reader, setup, served, None, progress)
+        return _replay_wall(options, reader, setup, served, endpoint, progress)
     deployment = load_deployment(options.target)
     setup = prepare_run(options, reader, deployment, tell)
     if options.clock == "wall":
@@ -124,13 +130,14 @@ def _replay_virtual(
     from agentload._virtual import VirtualRun
 
     engine = build_engine(deployment, options.seed, faults=setup.faults)
-    sessions = setup.sessions(_sessions(reader))
+    sessions = setup.sessions(first_and_rest(reader))
     result = ReplayResult(path=options.out, trace=reader.report)
-    with _open_writer(options, new_manifest(options, deployment, setup.conditions)) as writer:
+
+    def play(writer: RunWriter) -> None:
         if options.resume:
             # The queues and caches of a simulation cannot be entered halfway, and starting over is cheap.
             writer.keep_sessions(set())
-        run = VirtualRun(
+        VirtualRun(
             engine,
             _feed(options, _counted(sessions, options, writer.manifest)),
             _CountingSink(writer, result),
@@ -142,8 +149,9 @@ def _replay_virtual(
             latency_class=options.latency_class or "standard",
             arrivals=options.arrivals,
             progress=progress,
-        )
-        _run_to_end(run.run, writer, reader, result)
+        ).run()
+
+    _record(play, options, new_manifest(options, deployment, setup.conditions), reader, result)
     return result
 
 
@@ -152,18 +160,22 @@ def _replay_wall(
     reader: TraceReader,
     setup: RunSetup,
     server: AbstractContextManager[Served],
-    deployment: Deployment | None,
+    target: Deployment | Endpoint,
     progress: Callable[[], None],
 ) -> ReplayResult:
     from agentload._wall import WallRun
 
-    sessions = setup.sessions(_sessions(reader))
+    sessions = setup.sessions(first_and_rest(reader))
     result = ReplayResult(path=options.out, trace=reader.report)
     with server as served:
-        endpoint = probe_endpoint(served.url, options.model)
+        endpoint = target if isinstance(target, Endpoint) else probe_endpoint(served.url, options.model)
         options = msgspec.structs.replace(options, model=endpoint.model)
-        manifest = new_manifest(options, deployment or endpoint.simulated, setup.conditions)
-        with _open_writer(options, manifest) as writer:
+        about = endpoint.simulated if isinstance(target, Endpoint) else target
+        manifest = new_manifest(options, about, setup.conditions)
+        if setup.context is None:
+            manifest.options["on_overflow"] = None  # nothing was looked for
+
+        def play(writer: RunWriter) -> None:
             done: set[str] = set()
             clock_start_ns = 0
             if options.resume:
@@ -187,7 +199,9 @@ def _replay_wall(
                 progress=progress,
             )
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                _run_to_end(lambda: runner.run(run.run()), writer, reader, result)
+                runner.run(run.run())
+
+        _record(play, options, manifest, reader, result)
     return result
 
 
@@ -199,18 +213,33 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _run_to_end(run: Callable[[], Any], writer: RunWriter, reader: TraceReader, result: ReplayResult) -> None:
-    """Run; whatever ends it, keep what was recorded."""
+def _record(
+    play: Callable[[RunWriter], None],
+    options: ReplayOptions,
+    manifest: Manifest,
+    reader: TraceReader,
+    result: ReplayResult,
+) -> None:
+    """Play into the run directory; whatever ends it, what was recorded is kept.
+
+    Ctrl-C ends it quietly from when there is a run that can be resumed.
+    """
     try:
-        run()
+        with _open_writer(options, manifest) as writer:
+            try:
+                play(writer)
+            except KeyboardInterrupt:
+                result.interrupted = True
+            except BaseException as failure:
+                with suppress(AgentloadError):
+                    _finish(writer, reader, "interrupted")
+                raise _cause(failure) from None
+            result.trace = reader.report
+            _finish(writer, reader, "interrupted" if result.interrupted else "complete")
     except KeyboardInterrupt:
+        if not (options.out / "manifest.json").is_file():
+            raise
         result.interrupted = True
-    except BaseException as failure:
-        with suppress(AgentloadError):
-            _finish(writer, reader, "interrupted")
-        raise _cause(failure) from None
-    result.trace = reader.report
-    _finish(writer, reader, "interrupted" if result.interrupted else "complete")
 
 
 def _finish(writer: RunWriter, reader: TraceReader, status: Literal["complete", "interrupted"]) -> None:
@@ -235,16 +264,6 @@ def _feed(options: ReplayOptions, sessions: Iterable[Session], clock_start_ns: i
     if options.concurrency is not None:
         return ClosedLoop(sessions, options.concurrency)
     return OpenLoop(sessions, options.speed, first_start_ns=clock_start_ns)
-
-
-def _sessions(reader: TraceReader) -> Iterator[Session]:
-    """The trace's sessions; reads the first at once, so that a trace without any starts no run."""
-    sessions = reader.sessions()
-    first = next(sessions, None)
-    if first is None:
-        problems = reader.report.problems
-        raise AgentloadError(str(problems[0]) if problems else f"{reader.path}: no turn in it")
-    return chain((first,), sessions)
 
 
 def _counted(sessions: Iterable[Session], options: ReplayOptions, manifest: Manifest) -> Iterator[Session]:

@@ -46,7 +46,8 @@ class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
     faults: file of the faults that befall the deployment, see `agentload_simbackend.load_faults`.
     content, latency_class: of all requests; `None` is the deployment's default.
     tool_slots: tools that run at a time, 0 for any number; `None` is as the deployment says.
-    on_overflow: what to do with turns that outgrow the deployment's context.
+    on_overflow: what to do with turns that outgrow the context of the deployment, or of the endpoint if it
+    tells its length.
     timeout_s: a turn of whose answer nothing comes for so long has failed (wall clock).
     arrivals: record each answer's token timeline.
     resume: `out` is an interrupted run to be finished.
@@ -87,7 +88,7 @@ def new_manifest(
         status="running",
         clock=options.clock,
         seed=options.seed,
-        target=options.target,
+        target=decodable(options.target),
         mode=simulated.mode if simulated else "endpoint",
         trace=decodable(options.trace),
         trace_sha256=file_sha256(options.trace),
@@ -102,23 +103,58 @@ def new_manifest(
     )
 
 
-def resumed_options(run: Path, trace: Path | None) -> ReplayOptions:
-    """The options that an interrupted run was started with; `trace` is where the trace now is, if moved.
+def resumed_options(
+    run: Path, trace: Path | None, *, target: str | None = None, faults: Path | None = None
+) -> ReplayOptions:
+    """The options that an interrupted run was started with.
 
-    Raises `AgentloadError` if the run or its trace is not there any more.
+    trace, target, faults: where these files now are, if moved, or if the paths that the run has of them are
+    relative to another directory. What they hold is checked when the run goes on.
+    Raises `AgentloadError` if the run or one of its files is not there any more, or is of another kind.
     """
     manifest = RunReader(run).manifest
     path = trace or Path(manifest.trace)
     if not path.is_file():
         raise AgentloadError(f"{path}: the trace of {run} is not there; name it: --resume {run} TRACE")
-    values = {name: manifest.options[name] for name in _RECORDED if name in manifest.options}
-    known = {"target": manifest.target, "clock": manifest.clock, "seed": manifest.seed, "resume": True}
-    # Paths stay paths: the trace and the directory are not of the manifest.
+    values = {name: manifest.options.get(name) for name in _RECORDED}
+    used_faults = _faults_of(run, values.pop("faults"), faults)
+    used = _target_of(run, manifest, target)
+    # What is `None` was not given, or does not hold for the target.
+    known = {name: value for name, value in values.items() if value is not None}
+    known |= {"clock": manifest.clock, "seed": manifest.seed, "resume": True}
+    # Paths stay what they are, which may be no text.
     try:
-        options = msgspec.convert({**values, **known, "trace": "", "out": ""}, ReplayOptions, dec_hook=_path)
+        options = msgspec.convert({**known, "trace": "", "out": ""}, ReplayOptions, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise AgentloadError(f"{run}/manifest.json: options: {error}") from None
-    return msgspec.structs.replace(options, trace=path, out=run)
+    return msgspec.structs.replace(options, trace=path, out=run, target=used, faults=used_faults)
+
+
+def _faults_of(run: Path, recorded: object, given: Path | None) -> Path | None:
+    if recorded is None:
+        if given is not None:
+            raise AgentloadError(f"--faults: {run} was started without; leave it out")
+        return None
+    path = given or Path(str(recorded))
+    if not path.is_file():
+        raise AgentloadError(
+            f"{path}: the file of faults of {run} is not there; name it: --resume {run} --faults FILE"
+        )
+    return path
+
+
+def _target_of(run: Path, manifest: Manifest, given: str | None) -> str:
+    recorded = manifest.target
+    if not recorded.endswith(".toml"):
+        if given is not None and given != recorded:
+            raise AgentloadError(f"--target: {run} was started on {recorded}, which is no file; leave it out")
+        return recorded
+    target = given or recorded
+    if not Path(target).is_file():
+        raise AgentloadError(
+            f"{target}: the deployment of {run} is not there; name it: --resume {run} --target FILE"
+        )
+    return target
 
 
 def check_same_run(path: Path, before: Manifest, now: Manifest) -> None:
@@ -144,7 +180,7 @@ def utc_now() -> str:
 
 
 def _plain(value: str | float | bool | Path | None) -> str | float | bool | None:
-    return decodable(value) if isinstance(value, Path) else value
+    return decodable(value) if isinstance(value, Path | str) else value
 
 
 def _path(kind: type, value: object) -> object:

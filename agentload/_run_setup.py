@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from agentload._context_limit import ContextPlan, context_limit, look_through
+from agentload._context_limit import ContextLimit, ContextPlan, context_limit, look_through
+from agentload._endpoint import Endpoint
 from agentload._run_manifest import ReplayOptions
-from agentload_simbackend import CLASS_HEADER, CONTENT_HEADER, Deployment, Fault, faults_sentence, load_faults
-from agentload_traces import AgentloadError, Session, TraceReader, Turn
+from agentload_simbackend import (
+    CLASS_HEADER,
+    CONTENT_HEADER,
+    Deployment,
+    Fault,
+    build_engine,
+    faults_sentence,
+    load_faults,
+)
+from agentload_traces import AgentloadError, Session, SpecError, TraceReader, Turn, decodable
 
 
 class RunSetup(NamedTuple):
-    """tool_slots: `None` is without limit. context: `None` for an endpoint. conditions: a sentence each."""
+    """tool_slots: `None` is without limit. conditions: a sentence each.
+
+    context: `None` for an endpoint that does not tell how long one may be.
+    """
 
     faults: tuple[Fault, ...]
     tool_slots: int | None
@@ -30,33 +43,54 @@ class RunSetup(NamedTuple):
 
 
 def prepare_run(
-    options: ReplayOptions, reader: TraceReader, deployment: Deployment | None, tell: Callable[[str], None]
+    options: ReplayOptions, reader: TraceReader, deployment: Deployment, tell: Callable[[str], None]
 ) -> RunSetup:
-    """Look through the trace and work out what the run needs; nothing is written yet.
+    """Look through the trace and work out what a run on a deployment needs; nothing is written yet.
 
-    deployment: `None` for an endpoint. tell: called with what a user must know before the run starts.
+    tell: called with what a user must know before the run starts.
     Raises `AgentloadError` if an option does not fit the target, the faults are wrong, the trace has turns
     that do not fit and are to be refused, or (when strict) for its first bad line.
     """
-    if deployment is None:
-        return _for_endpoint(options, reader)
     faults = load_faults(options.faults) if options.faults else ()
+    if options.faults:
+        check_faults(options.faults, faults, deployment)
     _check_content(options.content, deployment)
-    slots = options.tool_slots
-    if slots is None and deployment.spec.tool_slots is not None:
-        slots = deployment.spec.tool_slots.whole
-    context = look_through(reader, context_limit(deployment), options.on_overflow, options.max_turns)
-    if refusal := context.refusal():
-        raise AgentloadError(f"{reader.name}: {refusal}")
-    if warning := context.warning():
-        tell(warning)
+    slots = options.tool_slots if options.tool_slots is not None else deployment.tool_slots
+    context = _fitted(options, reader, context_limit(deployment), tell)
     conditions = [*_conditions(options, slots or None, deployment), *context.conditions()]
     if options.faults:
         conditions.append(faults_sentence(options.faults, faults))
     return RunSetup(faults, slots or None, context, tuple(conditions))
 
 
-def _for_endpoint(options: ReplayOptions, reader: TraceReader) -> RunSetup:
+def prepare_endpoint_run(
+    options: ReplayOptions, reader: TraceReader, endpoint: Endpoint, tell: Callable[[str], None]
+) -> RunSetup:
+    """As `prepare_run`, for an endpoint and options that `check_for_endpoint` has let pass."""
+    slots = options.tool_slots or None
+    conditions = _conditions(options, slots, None)
+    if endpoint.max_model_len is not None:
+        limit = ContextLimit(
+            endpoint.max_model_len, f"the context of {endpoint.model} at {endpoint.base_url}"
+        )
+        context = _fitted(options, reader, limit, tell)
+        return RunSetup((), slots, context, (*conditions, *context.conditions()))
+    if options.on_overflow != "refuse":
+        raise AgentloadError(
+            f"--on-overflow {options.on_overflow}: {endpoint.base_url} tells no max_model_len of"
+            f" {endpoint.model}, so which turns outgrow its context is unknown; leave the option out"
+        )
+    if options.strict:
+        # A run must not end at a bad line halfway, so all lines are read before it starts.
+        for _ in reader.turns():
+            pass
+    return RunSetup((), slots, None, tuple(conditions))
+
+
+def check_for_endpoint(options: ReplayOptions) -> None:
+    """Raise `AgentloadError` for an option that a run against an endpoint cannot have."""
+    if options.clock == "virtual":
+        raise AgentloadError(f"{options.target} is an endpoint: replay against it needs --clock wall")
     if options.faults:
         raise AgentloadError(
             f"--faults: {options.target} is an endpoint, and its faults are its own; a simulated one takes"
@@ -64,12 +98,27 @@ def _for_endpoint(options: ReplayOptions, reader: TraceReader) -> RunSetup:
         )
     if options.content is not None and not (options.content.isascii() and options.content.isprintable()):
         raise AgentloadError(f"--content {options.content!r}: holds characters that cannot stand in a header")
-    if options.strict:
-        # A run must not end at a bad line halfway, so all lines are read before it starts.
-        for _ in reader.turns():
-            pass
-    slots = options.tool_slots or None
-    return RunSetup((), slots, None, tuple(_conditions(options, slots, None)))
+
+
+def check_faults(path: Path, faults: Sequence[Fault], deployment: Deployment) -> None:
+    """Raise `SpecError`, with the file and the fault, for one that cannot befall a deployment."""
+    for fault in faults:
+        try:
+            build_engine(deployment, 0, faults=(fault,))
+        except SpecError as error:
+            what = f"{decodable(path)}: at {fault.at_s:g} s, on {deployment.name}"
+            raise SpecError(f"{what}: {error}") from None
+
+
+def _fitted(
+    options: ReplayOptions, reader: TraceReader, limit: ContextLimit, tell: Callable[[str], None]
+) -> ContextPlan:
+    context = look_through(reader, limit, options.on_overflow, options.max_turns)
+    if refusal := context.refusal():
+        raise AgentloadError(f"{reader.name}: {refusal}")
+    if warning := context.warning():
+        tell(warning)
+    return context
 
 
 def _check_content(content: str | None, deployment: Deployment) -> None:

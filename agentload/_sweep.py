@@ -14,10 +14,10 @@ import msgspec
 
 from agentload._run_manifest import file_sha256, utc_now
 from agentload._sweep_points import SweepPoint, Workload, grid
-from agentload._sweep_pool import run_points
-from agentload._sweep_racks import HOW_COUNTED, racks_of
-from agentload._sweep_results import COLUMNS, Row, failed_row, table
+from agentload._sweep_pool import WorkerDiedError, run_points
+from agentload._sweep_results import COLUMNS, HOW_COUNTED, Row, failed_row, table
 from agentload._sweep_slo import Slo, knee
+from agentload._trace_sessions import no_turn
 from agentload_simbackend import load_deployment
 from agentload_traces import AgentloadError, ImportReport, decodable, open_trace, printable, replacing_file
 
@@ -26,14 +26,15 @@ MANIFEST_FILE = "sweep.json"
 
 _HEADLINE = {
     "name": "published at concurrency 1: 3,431 tokens/s",
+    "concurrency": 1,
+    "model": "gemma4-31b",
+    "mode": "pd",
     "speed_tokens_per_s": 3431,
     "conditions": "Artificial Analysis on LPX with Vera Rubin, Gemma 4 31B, 100K input, concurrency 1,"
     " median of 50 requests one after the other",
     "source": "https://developer.nvidia.com/blog/how-nvidia-groq-3-lpx-unlocks-ultrafast-interactivity"
     "-at-long-context-on-nvidia-vera-rubin/",
 }
-_HEADLINE_TARGETS = "gemma4-31b/"
-"""Deployments of the model that the published headline is of."""
 
 
 class SweepOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -50,7 +51,10 @@ class SweepOptions(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SweptDeployment(msgspec.Struct, kw_only=True):
-    """A deployment of a sweep; of one that could not be loaded only `target` and `error` are known."""
+    """A deployment of a sweep; of one that could not be loaded only `target` and `error` are known.
+
+    headline: what any comparison of its speed must state.
+    """
 
     target: str
     error: str | None = None
@@ -58,14 +62,33 @@ class SweptDeployment(msgspec.Struct, kw_only=True):
     summary: str | None = None
     spec_sha256: str | None = None
     racks: dict[str, int] = {}
+    headline: str | None = None
     conditions: tuple[str, ...] = ()
+
+
+class Knee(msgspec.Struct, kw_only=True):
+    """Up to which concurrency a deployment holds the SLO, with all smaller ones that were planned.
+
+    concurrency: 0 if the smallest does not hold; `None` if a point is missing before one breaks. missing:
+    points of these. next_concurrency: the next that was planned. at, above: the values that are judged, with
+    their standard errors, at both. close: a limit is within two standard errors of one of them.
+    """
+
+    target: str
+    context_tokens: int | None
+    concurrency: int | None
+    missing: int
+    next_concurrency: int | None = None
+    at: list[str] = []
+    above: list[str] = []
+    close: bool = False
 
 
 class SweepManifest(msgspec.Struct, kw_only=True):
     """`sweep.json`: what the table beside it holds for.
 
     status: "incomplete" until the last point is in the table. workload: what was played, in words.
-    knees: with an SLO, per target and context the largest concurrency that holds with all below it.
+    knees: with an SLO, for each target and context.
     references: published figures that the plots show. columns: what each column of the table means.
     """
 
@@ -79,7 +102,7 @@ class SweepManifest(msgspec.Struct, kw_only=True):
     slo: str | None
     options: dict[str, Any]
     deployments: list[SweptDeployment]
-    knees: list[dict[str, Any]] = []
+    knees: list[Knee] = []
     references: list[dict[str, Any]] = []
     versions: dict[str, str]
     started_at: str
@@ -88,21 +111,25 @@ class SweepManifest(msgspec.Struct, kw_only=True):
 
 
 class SweepResult(msgspec.Struct):
-    """What a sweep gave. rows: those of the finished points, in the order of the grid."""
+    """What a sweep gave. rows: those of the finished points, in the order of the grid.
+
+    died: why there are no more, if a worker died.
+    """
 
     out: Path
     manifest: SweepManifest
     rows: list[Row]
     trace: ImportReport | None
     interrupted: bool = False
+    died: str | None = None
 
 
 def sweep(options: SweepOptions, progress: Callable[[], None] = lambda: None) -> SweepResult:
     """Run all points and write `options.out`: the table and its manifest, by rename, after each point.
 
-    Ctrl-C keeps the finished points. A point that cannot be run is a row with its reason. Raises
-    `AgentloadError` for what keeps a sweep from starting: no deployment that can be loaded, a trace without
-    turns, a directory that holds a sweep.
+    Ctrl-C keeps the finished points, and so does the death of a worker. A point that cannot be run is a row
+    with its reason. Raises `AgentloadError` for what keeps a sweep from starting: no deployment that can be
+    loaded, a trace without turns, a directory that holds a sweep.
     """
     report = checked_trace(options.workload)
     deployments = [look_up(target) for target in options.targets]
@@ -120,6 +147,8 @@ def sweep(options: SweepOptions, progress: Callable[[], None] = lambda: None) ->
         run_points(points, options.jobs, done)
     except KeyboardInterrupt:
         result.interrupted = True
+    except WorkerDiedError as error:
+        result.died = str(error)
     finally:
         writer.finish()
     result.rows = writer.rows
@@ -135,8 +164,7 @@ def checked_trace(workload: Workload) -> ImportReport | None:
         return None
     reader = open_trace(workload.trace, format=workload.trace_format)
     if sum(1 for _ in reader.turns()) == 0:
-        problems = reader.report.problems
-        raise AgentloadError(str(problems[0]) if problems else f"{reader.path}: no turn in it")
+        raise no_turn(reader)
     return reader.report
 
 
@@ -151,7 +179,8 @@ def look_up(target: str) -> SweptDeployment:
         mode=deployment.mode,
         summary=deployment.summary,
         spec_sha256=deployment.spec_sha256,
-        racks=racks_of(deployment),
+        racks=dict(deployment.racks),
+        headline=deployment.headline(),
         conditions=tuple(deployment.conditions()),
     )
 
@@ -183,12 +212,12 @@ class _Writer:
         )
         self._by_place: dict[int, Row] = {}
         shows_headline = any(
-            found.target.startswith(_HEADLINE_TARGETS) and not found.error for found in deployments
+            found.target.startswith(f"{_HEADLINE['model']}/") and not found.error for found in deployments
         )
         self.manifest = SweepManifest(
             points_planned=len(self.points),
             seed=options.seed,
-            workload=workload.sentence(),
+            workload=workload.sentence(max(options.concurrencies)),
             slo=str(options.slo) if options.slo is not None else None,
             options={
                 "concurrency": options.concurrencies,
@@ -229,7 +258,8 @@ class _Writer:
             manifest.status = "complete"
         manifest.ended_at = utc_now()
         if self._slo is not None:
-            manifest.knees = _knees(self.rows)
+            rows = [self._by_place.get(place) for place in range(len(self.points))]
+            manifest.knees = _knees(self.points, rows, self._slo)
         self._write()
 
     def _write(self) -> None:
@@ -240,16 +270,29 @@ class _Writer:
         _replace(self._out / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(self.manifest), indent=2))
 
 
-def _knees(rows: list[Row]) -> list[dict[str, Any]]:
-    series: dict[tuple[str, int | None], list[tuple[int, bool]]] = {}
-    for row in rows:
-        series.setdefault((row["target"], row["context_tokens"]), []).append(
-            (row["concurrency"], row["holds"])
-        )
+def _knees(points: list[SweepPoint], rows: list[Row | None], slo: Slo) -> list[Knee]:
+    """rows: of each point, `None` if it is missing."""
+    series: dict[tuple[str, int | None], dict[int, Row | None]] = {}
+    for point, row in zip(points, rows, strict=True):
+        series.setdefault((point.target, point.context_tokens), {})[point.concurrency] = row
     return [
-        {"target": target, "context_tokens": context, "concurrency": knee(held)}
-        for (target, context), held in series.items()
+        _knee(target, context, by_concurrency, slo) for (target, context), by_concurrency in series.items()
     ]
+
+
+def _knee(target: str, context: int | None, rows: dict[int, Row | None], slo: Slo) -> Knee:
+    missing = sum(row is None for row in rows.values())
+    most = knee([(each, None if row is None else row["holds"]) for each, row in rows.items()])
+    found = Knee(target=target, context_tokens=context, concurrency=most, missing=missing)
+    if most is None:
+        return found
+    found.next_concurrency = min((concurrency for concurrency in rows if concurrency > most), default=None)
+    for concurrency, values in ((most, found.at), (found.next_concurrency, found.above)):
+        row = rows.get(concurrency or 0)
+        if row is not None and row["error"] is None:
+            values += slo.values_in(row)
+            found.close |= slo.is_close(row)
+    return found
 
 
 def _make_directory(out: Path) -> None:

@@ -19,8 +19,11 @@ median and 435 on average, 280 added at the median; five sessions of marot/spott
 the median.
 """
 
-TURNS_OF_A_PLACE = 100
-"""Each place of the loop plays generated sessions until it has so many turns: what a p99 needs."""
+LEAST_SESSIONS = 24
+LEAST_TURNS = 1_000
+TURNS_OF_A_PLACE = 50
+"""What counts at every concurrency: so many sessions and turns at least (of 1,000 turns ten lie beyond a
+p99), and so many turns for each place of the largest concurrency, so that it is not over at once."""
 
 GENERATED_SPREAD_S = 1.0
 TRACE_SPREAD_S = 60.0
@@ -43,32 +46,42 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = OUTPUT_TOKENS
     tool_s: float = TOOL_S
 
-    def sentence(self) -> str:
-        """What is played, in words; part of the conditions of every number."""
+    def least(self, places: int) -> tuple[int, int]:
+        """How many sessions and turns count at least, at every concurrency up to `places`."""
+        return max(LEAST_SESSIONS, places), max(LEAST_TURNS, TURNS_OF_A_PLACE * places)
+
+    def sentence(self, places: int) -> str:
+        """What is played at concurrencies up to `places`, in words; a condition of every number."""
+        sessions, all_turns = self.least(places)
+        fixed = f"at least {sessions:,} sessions and {all_turns:,} turns, the same at every concurrency"
+        filled = "Others, which do not count, fill the places that become free at the end"
         if self.trace is not None:
             part = f" (of each the first {self.turns} turns)" if self.turns is not None else ""
             pace = "as recorded" if self.speed == 1 else f"{self.speed:g} times as fast as recorded"
             return (
-                f"Workload: the sessions of {self.trace.name}{part}, tools and think time {pace}. Where"
-                " they are fewer than the concurrency they are copied; copies share no prefix. The first ones"
-                f" start evenly over {TRACE_SPREAD_S / self.speed:g} s."
+                f"Workload: the sessions of {self.trace.name}{part}, copied to {fixed}; tools and think time"
+                f" {pace}. Copies share no prefix. The first ones start evenly over"
+                f" {TRACE_SPREAD_S / self.speed:g} s. {filled}."
             )
         turns = self.turns or TURNS
         grown = (turns - 1) * (NEW_TOKENS + self.output_tokens)
         return (
             f"Workload: generated sessions of {turns} turns. The first prompt is the context and in no cache;"
             f" each turn answers with {self.output_tokens} tokens and the next adds {NEW_TOKENS}, so a"
-            f" session grows by {grown:,} tokens; its tools take {self.tool_s:g} s a turn. Each place plays"
-            f" one session after the other until it has {TURNS_OF_A_PLACE} turns; the first ones start evenly"
-            f" over {GENERATED_SPREAD_S:g} s."
+            f" session grows by {grown:,} tokens; its tools take {self.tool_s:g} s a turn. There are {fixed};"
+            f" the first ones start evenly over {GENERATED_SPREAD_S:g} s. {filled}."
         )
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a point's numbers depend on; the same point has the same numbers wherever it is run."""
+    """All that a point's numbers depend on; the same point has the same numbers wherever it is run.
+
+    places: the largest concurrency of those that it is compared with, which says how many sessions count.
+    """
 
     target: str
     concurrency: int
+    places: int
     context_tokens: int | None
     workload: Workload
     seed: int
@@ -81,11 +94,19 @@ def grid(
     workload: Workload,
     seed: int,
 ) -> list[SweepPoint]:
-    """Every combination; a trace has contexts of its own, so `contexts_tokens` is left out with one."""
+    """Every combination; a trace has contexts of its own, so `contexts_tokens` is left out with one.
+
+    All play the same sessions, as many as the largest concurrency needs.
+    """
     contexts: Sequence[int | None] = contexts_tokens if workload.trace is None else (None,)
     return [
         SweepPoint(
-            target=target, concurrency=concurrency, context_tokens=context, workload=workload, seed=seed
+            target=target,
+            concurrency=concurrency,
+            places=max(concurrencies),
+            context_tokens=context,
+            workload=workload,
+            seed=seed,
         )
         for target in targets
         for context in contexts

@@ -18,6 +18,10 @@ from agentload._sweep_results import Row
 from agentload_traces import AgentloadError
 
 
+class WorkerDiedError(AgentloadError):
+    """A process that ran points is gone; no more points come."""
+
+
 def usable_cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -29,7 +33,7 @@ def run_points(points: Sequence[SweepPoint], jobs: int, done: Callable[[int, Row
     """Run all points and tell of each by its index, as they end.
 
     With one job they are run here, in their order. A `KeyboardInterrupt` ends it at once, with the workers.
-    Raises `AgentloadError` if a worker dies.
+    Raises `WorkerDiedError` if a worker dies.
     """
     jobs = min(jobs, len(points))
     if jobs <= 1:
@@ -44,9 +48,8 @@ def run_points(points: Sequence[SweepPoint], jobs: int, done: Callable[[int, Row
             for future in as_completed(indices):
                 done(indices[future], future.result())
         except BrokenProcessPool:
-            raise AgentloadError(
-                "a worker process died, perhaps for want of memory; finished points are kept; try fewer"
-                " --jobs"
+            raise WorkerDiedError(
+                "a worker process died, perhaps for want of memory; try fewer --jobs"
             ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,12 +22,18 @@ class Column(NamedTuple):
 
 
 def _latency(name: str, what: str, unit: str = "ms") -> dict[str, Column]:
+    names = {statistic: f"{name}_{statistic}_{unit}" for statistic in ("p50", "p90", "p99", "max")}
     return {
         f"{name}_count": Column("count", f"values that the percentiles of {name} stand on"),
-        **{
-            f"{name}_{statistic}_{unit}": Column("number", f"{what}; {statistic}")
-            for statistic in ("p50", "p90", "p99", "max")
-        },
+        **{column: Column("number", f"{what}; {statistic}") for statistic, column in names.items()},
+        **_scatter(column for statistic, column in names.items() if statistic != "max"),
+    }
+
+
+def _scatter(columns: Iterable[str]) -> dict[str, Column]:
+    return {
+        f"{column}_se": Column("number", f"standard error of {column}, by ten groups of sessions in order")
+        for column in columns
     }
 
 
@@ -37,17 +44,16 @@ COLUMNS: dict[str, Column] = {
     "concurrency": Column("count", "sessions at a time (closed loop)"),
     "error": Column("text", "why the point could not be run; null if it was, then all else is known"),
     "racks": Column("count", "racks of the deployment, each of which it uses a chip counted whole"),
-    "sessions": Column("count", "sessions played"),
-    "turns": Column("count", "turns played: answered + failed + skipped"),
+    "sessions": Column("count", "sessions that count"),
+    "turns": Column("count", "their turns: answered + failed + skipped"),
     "answered": Column("count", "turns answered whole; only these are in any latency"),
     "failed": Column("count", "turns that were refused or ended by a fault"),
     "skipped": Column("count", "turns not sent, for one that they wait for failed"),
     "first_error": Column("text", "of the failed turns"),
     "output_tokens": Column("count", "tokens of answered turns"),
-    "run_s": Column("number", "from the first start to the last end"),
-    "sessions_at_once_mean": Column("number", "sum of all session times / run_s"),
+    "run_s": Column("number", "from the first start to the last end of these"),
     "output_tokens_per_s": Column(
-        "number", "output_tokens / run_s: of all users together, start, tools and end of the run included"
+        "number", "of all users together, over the time in which these take all places, tools included"
     ),
     "output_tokens_per_s_per_rack": Column("number", "output_tokens_per_s / racks"),
     "speed_count": Column("count", "values that the percentiles of speed stand on"),
@@ -57,6 +63,7 @@ COLUMNS: dict[str, Column] = {
         )
         for statistic in ("p50", "p10", "p1", "min")
     },
+    **_scatter(f"speed_{statistic}_tokens_per_s" for statistic in ("p50", "p10", "p1")),
     **_latency("ttft", "time to first token: first token - due"),
     **_latency("tpot", "time per output token: (end - first token) / tokens after the first arrival"),
     **_latency("itl", "gaps between tokens, pooled: a gap dt that brings k tokens is k gaps of dt / k"),
@@ -70,6 +77,14 @@ COLUMNS: dict[str, Column] = {
     "holds": Column("flag", "whether the SLO holds; null without an SLO"),
     "broken": Column("text", "how the SLO is broken"),
 }
+
+SCATTERED = [name.removesuffix("_se") for name in COLUMNS if name.endswith("_se")]
+"""The columns whose standard errors are columns, too."""
+
+HOW_COUNTED = (
+    "racks: every rack of which the deployment uses a chip counts whole: GPUs of all its parts together over"
+    " the GPUs of a rack, rounded up, and each LPX rack that it names"
+)
 
 
 def failed_row(target: str, mode: str | None, context_tokens: int | None, concurrency: int, why: str) -> Row:

@@ -28,9 +28,6 @@ _SPEED_STATISTICS = ("p1", "p10", "p50", "min")
 _MOST = 10**18
 """Longest time in nanoseconds (31 years), and the highest speed."""
 
-_NEEDED = {"p99": 100, "p1": 100, "p90": 10, "p10": 10}
-"""How many values a percentile needs for one to lie beyond it; as the analysis has it."""
-
 _OBJECTIVE = re.compile(r"([a-z]+)(?:\.([a-z0-9]+))?=([0-9]+(?:\.[0-9]+)?)([a-z/]*)", re.ASCII)
 
 EXAMPLE = "ttft=500ms,itl=5ms,session=30min"
@@ -58,25 +55,58 @@ class Objective(NamedTuple):
         return f"{Decimal(self.limit) / 1000:f}us"
 
     def broken_by(self, row: Mapping[str, Any]) -> str | None:
-        """How a row of a sweep's results breaks the objective; `None` if it holds.
+        """How a row of a sweep's results breaks the objective; `None` if it holds."""
+        judged = self._judged(row)
+        if judged.value is None:
+            return f"{self.metric} {judged.statistic}: no value"
+        if self.metric == "speed":
+            broken, sign = judged.value < self.limit, "<"
+        else:
+            broken, sign = judged.value * _UNITS_NS[judged.unit] > self.limit, ">"
+        return f"{judged.text} {sign} {self.limit_text}{judged.remark}" if broken else None
 
-        A percentile that its count cannot carry is judged by the worst value.
-        """
+    def value_in(self, row: Mapping[str, Any]) -> str:
+        """The value that a row is judged by, with its standard error: "ttft p99 412 ms ± 9"."""
+        judged = self._judged(row)
+        if judged.value is None:
+            return f"{self.metric} {judged.statistic}: no value"
+        error = "" if judged.standard_error is None else f" ± {judged.standard_error:,.2g}"
+        return f"{judged.text}{error}{judged.remark}"
+
+    def is_close(self, row: Mapping[str, Any]) -> bool:
+        """Whether the limit is within two standard errors of a row's value, so that chance decides."""
+        judged = self._judged(row)
+        if judged.value is None or judged.standard_error is None:
+            return False
+        unit = 1 if self.metric == "speed" else _UNITS_NS[judged.unit]
+        return abs(judged.value * unit - self.limit) < 2 * judged.standard_error * unit
+
+    def _judged(self, row: Mapping[str, Any]) -> _Judged:
+        """The value of a row that counts: of a percentile that its count cannot carry the worst."""
+        from agentload_analysis import VALUES_NEEDED
+
         count = row[f"{self.metric}_count"]
         statistic, remark = self.statistic, ""
-        if count < _NEEDED.get(statistic, 1):
+        if count < VALUES_NEEDED.get(statistic, 1):
             statistic = "min" if self.metric == "speed" else "max"
             remark = f" (of {count}, too few for a {self.statistic})"
-        tail = {"session": "s", "speed": "tokens_per_s"}.get(self.metric, "ms")
-        value = row[f"{self.metric}_{statistic}_{tail}"]
-        name = f"{self.metric} {statistic}"
-        if value is None:
-            return f"{name}: no value"
-        if self.metric == "speed":
-            return None if value >= self.limit else f"{name} {value:,.0f} tok/s < {self.limit_text}{remark}"
-        if value * _UNITS_NS[tail] <= self.limit:
-            return None
-        return f"{name} {value:,.4g} {tail} > {self.limit_text}{remark}"
+        unit = {"session": "s", "speed": "tok/s"}.get(self.metric, "ms")
+        column = f"{self.metric}_{statistic}_{'tokens_per_s' if self.metric == 'speed' else unit}"
+        value = row[column]
+        shown = "" if value is None else f"{value:,.0f}" if self.metric == "speed" else f"{value:,.4g}"
+        text = f"{self.metric} {statistic} {shown} {unit}"
+        return _Judged(statistic, value, row.get(f"{column}_se"), unit, text, remark)
+
+
+class _Judged(NamedTuple):
+    """value and standard_error are in `unit`, and `None` if there is none."""
+
+    statistic: str
+    value: float | None
+    standard_error: float | None
+    unit: str
+    text: str
+    remark: str
 
 
 class Slo(NamedTuple):
@@ -97,6 +127,14 @@ class Slo(NamedTuple):
         unanswered = row["failed"] + row["skipped"]
         first = [f"{unanswered} of {row['turns']} turns not answered"] if unanswered else []
         return first + [how for objective in self.objectives if (how := objective.broken_by(row))]
+
+    def values_in(self, row: Mapping[str, Any]) -> list[str]:
+        """The values that a row of a sweep's results is judged by, with their standard errors."""
+        return [objective.value_in(row) for objective in self.objectives]
+
+    def is_close(self, row: Mapping[str, Any]) -> bool:
+        """Whether a limit is within two standard errors of a row's value."""
+        return any(objective.is_close(row) for objective in self.objectives)
 
 
 def parse_slo(text: str) -> Slo:
@@ -141,13 +179,16 @@ def _parse(text: str) -> Objective:
     return Objective(metric, statistic, int(limit))
 
 
-def knee(rows: list[tuple[int, bool]]) -> int:
+def knee(rows: list[tuple[int, bool | None]]) -> int | None:
     """The largest concurrency that holds, with all smaller ones; 0 if the smallest does not.
 
-    rows: (concurrency, whether it holds), in any order.
+    rows: (concurrency, whether it holds; `None`: not known), in any order. `None` if it is not known: a point
+    is missing before one breaks.
     """
     largest = 0
     for concurrency, holds in sorted(rows):
+        if holds is None:
+            return None
         if not holds:
             break
         largest = concurrency

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 
 import msgspec.structs
@@ -15,11 +16,11 @@ from agentload._sweep_points import (
     NEW_TOKENS,
     TRACE_SPREAD_S,
     TURNS,
-    TURNS_OF_A_PLACE,
     SweepPoint,
     Workload,
 )
-from agentload_traces import AgentloadError, Session, ToolCall, Turn, open_trace
+from agentload._trace_sessions import no_turn
+from agentload_traces import Session, ToolCall, Turn, open_trace
 
 _NS_PER_S = 1_000_000_000
 
@@ -47,13 +48,32 @@ class StaggeredLoop(ClosedLoop):
 
 
 def feed_of(point: SweepPoint) -> StaggeredLoop:
-    """The sessions of a point, and when they start."""
-    trace = point.workload.trace
-    if trace is None:
-        return StaggeredLoop(generated(point), point.concurrency, round(GENERATED_SPREAD_S * _NS_PER_S))
-    sessions = copies(trace_sessions(trace, point.workload.trace_format), point.concurrency)
-    spread_s = TRACE_SPREAD_S / point.workload.speed
-    return StaggeredLoop(sessions, point.concurrency, round(spread_s * _NS_PER_S))
+    """The sessions of a point, and when they start; without end, so that all places stay taken."""
+    workload = point.workload
+    spread_s = GENERATED_SPREAD_S if workload.trace is None else TRACE_SPREAD_S / workload.speed
+    return StaggeredLoop(_endless(point), point.concurrency, round(spread_s * _NS_PER_S))
+
+
+def sessions_of(point: SweepPoint) -> Iterator[Session]:
+    """What counts at a point. It does not depend on its concurrency, but on the largest it goes with."""
+    workload = point.workload
+    least_sessions, least_turns = workload.least(point.places)
+    at_a_time = 1
+    if workload.trace is not None:
+        at_a_time = len(trace_sessions(workload.trace, workload.trace_format))
+    turns = 0
+    for number, session in enumerate(_endless(point)):
+        if number >= least_sessions and turns >= least_turns and number % at_a_time == 0:
+            break
+        turns += len(session.turns[: workload.turns])
+        yield session
+
+
+def _endless(point: SweepPoint) -> Iterator[Session]:
+    workload = point.workload
+    if workload.trace is None:
+        return generated(point)
+    return copies(trace_sessions(workload.trace, workload.trace_format))
 
 
 def kinds_of_session(point: SweepPoint) -> Iterable[Session]:
@@ -65,11 +85,10 @@ def kinds_of_session(point: SweepPoint) -> Iterable[Session]:
 
 
 def generated(point: SweepPoint) -> Iterator[Session]:
-    """Sessions with a context that grows only by its turns; equally many for each place of the loop."""
+    """Sessions with a context that grows only by its turns; there is no end of them."""
     assert point.context_tokens is not None
     turns = point.workload.turns or TURNS
-    rounds = -(-TURNS_OF_A_PLACE // turns)
-    for number in range(point.concurrency * rounds):
+    for number in count():
         session_id = f"session-{number:04d}"
         yield Session(
             session_id,
@@ -99,21 +118,25 @@ def trace_sessions(path: Path, trace_format: str | None) -> tuple[Session, ...]:
     reader = open_trace(path, format=trace_format)
     sessions = tuple(reader.sessions())
     if not sessions:
-        problems = reader.report.problems
-        raise AgentloadError(str(problems[0]) if problems else f"{path}: no turn in it")
+        raise no_turn(reader)
     return sessions
 
 
-def copies(sessions: tuple[Session, ...], least: int) -> Iterator[Session]:
-    """All sessions, again and again in whole copies until there are at least `least`.
+def copies(sessions: tuple[Session, ...]) -> Iterator[Session]:
+    """Copies of all sessions, one after the other without end.
 
-    Copy k of a session is the same whatever `least` is. Copies have ids of their own, and share no blocks.
+    The first is the sessions themselves, so that it gives the numbers of a replay. The others have ids of
+    their own, and no copy shares blocks with another.
     """
-    for number in range(-(-least // len(sessions))):
+    yield from sessions
+    between = "#"
+    while any(between in session.session_id for session in sessions):
+        between += "#"
+    for number in count(1):
         # Ids that stand for text within the whole trace must be others in each copy, and equal within it.
         mask = int.from_bytes(blake2b(b"copy %d" % number, digest_size=8).digest(), "big")
         for session in sessions:
-            yield _copy(session, f"{session.session_id}#{number}", mask)
+            yield _copy(session, f"{session.session_id}{between}{number}", mask)
 
 
 def _copy(session: Session, session_id: str, mask: int) -> Session:

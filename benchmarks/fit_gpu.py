@@ -2,7 +2,8 @@
 
     python benchmarks/fit_gpu.py [ROWS.csv]
 
-The values go by hand into simbackend/agentload_simbackend/specs/chips/*.toml, rounded to three digits.
+The values go by hand into simbackend/agentload_simbackend/specs/chips/*.toml, rounded to three digits; those
+of the B200 into the files of GB200, B300 and GB300 too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from agentload_simbackend._gpu_fit import LEAST_ROWS, Errors, errors, fit, fit_systems, leave_one_out, split
+from agentload_simbackend._gpu_fit import GpuErrors, errors, fit, fit_systems, leave_one_out, split
 from agentload_simbackend._gpu_rows import MEASURED, read_gpu_rows
 
 
@@ -19,23 +20,20 @@ def main() -> None:
     for reason, rows in parts.left_out.most_common():
         print(f"left out {rows:5}  {reason}")
     rows = Counter(case.row.system for case in parts.fit)
-    for system in sorted(rows):
-        if rows[system] < LEAST_ROWS:
-            print(f"{system}: not fitted, {rows[system]} rows")
-    fitted = fit_systems([case for case in parts.fit if rows[case.row.system] >= LEAST_ROWS])
+    for system in sorted({case.row.system for case in parts.others} - set(parts.systems)):
+        print(f"{system}: not fitted, too few rows")
+    fitted = fit_systems(parts.fit)
     for system, parameters in fitted.items():
         print(f"{system}: fitted on {rows[system]} rows")
         for name, value in parameters._asdict().items():
             print(f"    {name:26} {value:.3g}")
-    held_out = [case for case in parts.held_out if case.row.system in fitted]
-    show(
-        "fitted on", errors((c for c in parts.fit if c.row.system in fitted), lambda c: fitted[c.row.system])
-    )
+    held_out = [case for case in parts.others if case.row.system in fitted]
+    show("fitted on", errors(parts.fit, lambda c: fitted[c.row.system]))
     show("held out", errors(held_out, lambda c: fitted[c.row.system]))
     for key in sorted({(c.row.system, c.row.model_path) for c in held_out}):
         own = [c for c in held_out if (c.row.system, c.row.model_path) == key]
         show(f"  {' '.join(key)}", errors(own, lambda c: fitted[c.row.system]))
-    cases = [case for case in parts.fit + parts.held_out if case.row.system in fitted]
+    cases = parts.of_systems
     without = leave_one_out(cases)
     left = [c for c in cases if (c.row.system, c.row.model_path) in without]
     show("model not fitted on", errors(left, lambda c: without[c.row.system, c.row.model_path]))
@@ -49,7 +47,7 @@ def main() -> None:
         show(f"  {system}", errors(own, lambda c: other_systems[c.row.system]))
 
 
-def show(name: str, found: Errors) -> None:
+def show(name: str, found: GpuErrors) -> None:
     def percent(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.1f}"
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from agentload_simbackend import Deployment, load_deployment
 from agentload_simbackend._acceptance import Acceptance
 from agentload_simbackend._fidelity_lpx import AA_OUTPUT, CODING_INPUT, CODING_OUTPUT, PUBLISHED
-from agentload_simbackend._gpu_fit import quantile
 from agentload_simbackend._lpu_step import lpu_drafted_step
 from agentload_simbackend._output_speed import output_speeds
+from agentload_simbackend._quantile import quantile
 from agentload_simbackend._step_time import StepModel, lpu_work
 
 PROMPTS = 20_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from agentload_simbackend import (
     PromptRun,
     load_deployment,
 )
-from agentload_simbackend._plan import ReplicaPlan
+from agentload_simbackend._load import whole_content
+from agentload_simbackend._plan import ReplicaPlan, build_plan
 from agentload_simbackend._setup import Setup, setup_of
+from agentload_simbackend._spec_files import parse
 
 SPECS = Path(agentload_simbackend.__file__).parent / "specs"
 
@@ -127,6 +129,22 @@ def finished_by_id(emissions: Iterable[Emission]) -> dict[int, Finished]:
     return {each.request_id: each for each in emissions if isinstance(each, Finished)}
 
 
+def replica_kv_bytes(deployment: Deployment) -> int:
+    """What the chips that decode have left for KV, in one replica."""
+    return build_plan(deployment).replicas[0].pools[0].capacity_bytes
+
+
+def spec_content(name: str) -> dict[str, Any]:
+    """The content of a built-in spec file, such as `links/nvlink6`: a deployment's with that of its base."""
+    path = SPECS / f"{name}.toml"
+    return copy.deepcopy(whole_content(path) if name.startswith("deployments/") else parse(path))
+
+
+def spec_text(content: dict[str, Any]) -> str:
+    """Such a content as TOML, each number as a table of its own."""
+    return "".join(_toml(content, ""))
+
+
 def variant(folder: Path, base: str, **changes: float | str | None) -> Deployment:
     """A built-in deployment with other values; keys are paths with `__` for the dots, `None` removes."""
     return load_deployment(write_variant(folder, f"deployments/{base}", **changes))
@@ -134,7 +152,7 @@ def variant(folder: Path, base: str, **changes: float | str | None) -> Deploymen
 
 def write_variant(folder: Path, base: str, **changes: float | str | None) -> Path:
     """Write a built-in spec file with other values; returns the new file."""
-    content = tomllib.loads((SPECS / f"{base}.toml").read_text())
+    content = spec_content(base)
     for path, value in changes.items():
         *parents, leaf = path.split("__")
         table = content
@@ -147,18 +165,22 @@ def write_variant(folder: Path, base: str, **changes: float | str | None) -> Pat
         else:
             table[leaf] = value
     written = folder / f"{base.rpartition('/')[2]}.toml"
-    written.write_text("".join(_toml(content, "")))
+    written.write_text(spec_text(content))
     return written
 
 
 def _toml(table: dict[str, Any], prefix: str) -> Iterable[str]:
     for key, value in table.items():
         if isinstance(value, str):
-            yield f'"{key}" = "{value}"\n'
+            yield f'{_key(key)} = "{value}"\n'
         elif not isinstance(value, dict):
-            yield f'"{key}" = {value}\n'
+            yield f"{_key(key)} = {value}\n"
     for key, value in table.items():
         if isinstance(value, dict):
-            path = f'{prefix}"{key}"'
+            path = f"{prefix}{_key(key)}"
             yield f"\n[{path}]\n"
             yield from _toml(value, f"{path}.")
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else f'"{key}"'

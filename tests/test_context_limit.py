@@ -191,6 +191,22 @@ def test_a_context_that_goes_back_after_its_compaction_is_found_by_its_blocks() 
     assert [each.new_input_tokens for each in taken] == [None, 150, None, 20]
 
 
+@pytest.mark.parametrize(
+    ("recorded_new", "shared"), [(None, 0), (3_000, 0), (500, 1_000), (2_900, 100), (0, 1_000)]
+)
+def test_who_starts_over_shares_nothing_with_the_compacted_text(
+    recorded_new: int | None, shared: int
+) -> None:
+    """3,000 tokens after a compaction to 2,500: the recorded prompt shares no text that took their place."""
+    recorded = chain("a", [9_000, 9_990, 9_995, 3_000])
+    recorded[-1] = structs.replace(recorded[-1], new_input_tokens=recorded_new)
+    taken = tuple(map(Compactor(10_000).take, recorded))
+    assert [turn.input_tokens for turn in taken] == [9_000, 2_500, 2_505, 3_000]
+    planner = PromptPlanner(Session("a", taken))
+    *_, before, last = (planner.plan(turn) for turn in taken)
+    assert shared_tokens(before.runs, last.runs) == last.shared_tokens == shared
+
+
 _limits = st.integers(40, 6_000)
 
 

@@ -21,6 +21,10 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+# Options that add nothing to what is tested, and take most of its time away.
+SHORTER = {"size": ("--max-concurrency", "8")}
+
+
 def shown_commands(page: Path) -> list[str]:
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
     return [line[2:].strip() for block in blocks for line in block.splitlines() if line.startswith("$ ")]
@@ -43,7 +47,12 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
         assert words[0] in {"agentload", "python"}, f"{page.name} shows {shown!r}, which nothing here runs"
         words[0] = sys.executable if words[0] == "python" else str(scripts / "agentload")
         done = subprocess.run(
-            words, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            [*words, *SHORTER.get(words[1], ())],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, f"{page.name}: {shown}\n{done.stdout}\n{done.stderr}"
 
@@ -65,6 +74,7 @@ def test_the_readme_shows_how_to_replay_against_a_server(tmp_path: Path) -> None
             url = json.loads(server.stdout.readline())["url"]
             assert re.fullmatch(r"http://127\.0\.0\.1:8400", replay[replay.index("--target") + 1])
             replay[replay.index("--target") + 1] = url
+            replay[replay.index("--speed") + 1] = "5000"  # in place of minutes of tools and think time
             done = subprocess.run(
                 [scripts, *replay[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
             )

@@ -99,7 +99,7 @@ def test_a_simulator_says_what_its_numbers_rest_on() -> None:
     assert (simulated.mode, simulated.conditions) == ("pd", ("Simulated.",))
     for odd in (None, 3, {"mode": 1}):
         with answering(http("200 OK", {"data": [{"id": "m", "agentload": odd}]})) as (url, _):
-            assert probe_endpoint(url, None) == (url, "m", {}, None)
+            assert probe_endpoint(url, None) == (url, "m", {}, None, None)
 
 
 def test_the_key_is_sent_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,3 +111,19 @@ def test_the_key_is_sent_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(AgentloadError, match=API_KEY_VARIABLE) as caught:
             probe_endpoint(url, None)
     assert "sk" not in str(caught.value)
+
+
+def _limits(url: str) -> list[int | None]:
+    return [probe_endpoint(url, model).max_model_len for model in (None, "a", "b", "alias")]
+
+
+def test_the_length_of_a_context_is_that_of_the_model_asked_for() -> None:
+    models = [{"id": "a", "max_model_len": 1_000}, {"id": "b", "max_model_len": 2_000}]
+    with answering(http("200 OK", {"data": models})) as (url, _):
+        assert _limits(url) == [1_000, 1_000, 2_000, None]
+    about = {"mode": "pd", "spec_sha256": "ab", "conditions": []}
+    with answering(http("200 OK", {"data": [{**models[0], "agentload": about}]})) as (url, _):
+        assert _limits(url) == [1_000] * 4  # a simulator takes any name
+    for odd in (None, True, "1000", -1, 0, 1.5, [1]):
+        with answering(http("200 OK", {"data": [{"id": "a", "max_model_len": odd}]})) as (url, _):
+            assert _limits(url) == [None] * 4

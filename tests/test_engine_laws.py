@@ -6,7 +6,15 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
-from engine_driving import answer, drive, finished_by_id, request, variant, write_variant
+from engine_driving import (
+    answer,
+    drive,
+    finished_by_id,
+    replica_kv_bytes,
+    request,
+    variant,
+    write_variant,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,7 +181,7 @@ def test_reserved_memory_never_exceeds_what_a_replica_has(deployment: Deployment
         start_ns = done.at_ns - done.phases.decode_ns - done.phases.handoff_ns
         changes.setdefault(done.replica, []).extend([(start_ns, need), (done.at_ns, -need)])
     for replica in changes.values():
-        assert max(accumulate(delta for _, delta in sorted(replica))) <= deployment.replica_kv_bytes
+        assert max(accumulate(delta for _, delta in sorted(replica))) <= replica_kv_bytes(deployment)
 
 
 @settings(max_examples=40)
@@ -201,9 +209,9 @@ def test_cancelling_leaks_nothing(deployment: Deployment, arrivals: Arrivals, da
     # All memory is free: as many of the largest streams as fit decode at once, and none waits for a slot.
     # (On rubin they are hundreds.)
     tokens = deployment.model.max_context.whole
-    room = (deployment.replica_kv_bytes - deployment.kv.window_bytes) // deployment.kv.bytes_per_token
+    room = (replica_kv_bytes(deployment) - deployment.kv.window_bytes) // deployment.kv.bytes_per_token
     tokens = min(room, tokens)
-    fit = deployment.replica_kv_bytes // deployment.kv.stream_bytes(tokens)
+    fit = replica_kv_bytes(deployment) // deployment.kv.stream_bytes(tokens)
     streams = fit * deployment.spec.decode.replicas.whole
     assert deployment.spec.prefill is not None
     if streams <= deployment.spec.prefill.instances.whole:

@@ -20,6 +20,7 @@ from agentload_simbackend import (
     load_deployment,
 )
 from agentload_simbackend._engine import SimEngine
+from agentload_simbackend._plan import build_plan
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -84,7 +85,9 @@ def test_least_recently_used_prompt_leaves_the_prefix_cache(tmp_path: Path) -> N
     # Nine instances x (8 x 288 GB x 0.0171 - 30.7 GB) hold 78.3 GB: nine prompts of 100K at 8.6 GB, for eight
     # GPUs hold each of four KV heads twice.
     deployment = variant(tmp_path, "gemma4-31b/pd", prefill__usable_memory=0.0171, prefill__host_cache=0.0)
-    assert 77.6e9 < deployment.prefix_cache_bytes < 86e9
+    pool = build_plan(deployment).prefill
+    assert pool is not None
+    assert 77.6e9 < pool.cache_bytes < 86e9
     engine = build_engine(deployment, 0)
 
     def cached(name: str, at_s: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from engine_driving import answer, request
@@ -33,15 +33,26 @@ def nodes(cache: PrefixCache) -> Iterator[Node]:
 
 
 def counted_bytes(node: Node) -> int:
-    """KV of a node; only the end of a branch has windows and states."""
-    return node.tokens * KV.bytes_per_token if node.children else KV.transfer_bytes(node.tokens, node.tokens)
+    """KV of a node; only the end of a branch has windows and states, and what is in use."""
+    if node.children and not node.pins:
+        return node.tokens * KV.bytes_per_token
+    depth, above = node.tokens, node.parent
+    while above is not None:
+        depth, above = depth + above.tokens, above.parent
+    return KV.transfer_bytes(node.tokens, depth)
 
 
-def check(cache: PrefixCache) -> None:
+def check(cache: PrefixCache, pinned: Iterable[Node] = ()) -> None:
     found = list(nodes(cache))
+    for node in pinned:
+        assert node is cache._root or node in found
+        assert not node.on_host
+    assert sum(node.pins for node in (cache._root, *found)) == len(list(pinned))
     assert cache.used_bytes == sum(counted_bytes(node) for node in found if not node.on_host)
     assert cache.used_host_bytes == sum(counted_bytes(node) for node in found if node.on_host)
-    assert cache.used_bytes <= cache.capacity_bytes
+    if cache.over:
+        idle = [node for node in found if not node.on_host and not node.in_hbm and not node.pins]
+        assert idle == []
     assert cache.used_host_bytes <= cache.host_capacity_bytes
     assert cache.used_runs == sum(len(node.runs) for node in found)
     for node in found:
@@ -54,24 +65,42 @@ def check(cache: PrefixCache) -> None:
 @given(
     st.sampled_from([0, 60, 150, 400]),
     st.sampled_from([0, 60, 150, 400]),
-    st.lists(st.tuples(PROMPTS, st.booleans()), max_size=40),
+    st.lists(
+        st.tuples(PROMPTS, st.booleans(), st.integers(0, 3), st.sampled_from([0, 0, 50, 200])), max_size=40
+    ),
 )
 def test_every_byte_is_counted_in_one_place(
-    hbm: int, host: int, turns: list[tuple[list[PromptRun], bool]]
+    hbm: int, host: int, turns: list[tuple[list[PromptRun], bool, int, int]]
 ) -> None:
+    """Whatever is in use, and for how long."""
     cache = PrefixCache(hbm, host, KV)
-    for runs, kept in turns:
+    pinned: list[tuple[Node, list[PromptRun]]] = []
+    for runs, kept, most_pinned, reserved in turns:
         tokens = sum(run.tokens for run in runs)
-        hit_tokens, host_bytes = cache.hit(runs)
-        check(cache)
+        cache.reserve(reserved - cache.reserved_bytes)
+        hit_tokens, host_bytes, node = cache.hit(runs)
+        check(cache, [node, *(node for node, _ in pinned)])
         assert 0 <= hit_tokens <= tokens
         assert host_bytes >= 0
+        cache.unpin(node)
+        check(cache, [node for node, _ in pinned])
         if kept:
-            cache.insert(runs, tokens)
-            check(cache)
+            pinned.append((cache.insert(runs, tokens), runs))
+            check(cache, [node for node, _ in pinned])
+        while len(pinned) > most_pinned:
+            cache.unpin(pinned.pop(0)[0])
+            check(cache, [node for node, _ in pinned])
     cache.clear()
-    check(cache)
-    assert cache.hit([PromptRun("a", 9)]) == (0, 0)
+    check(cache, [node for node, _ in pinned])
+    for node, runs in pinned:  # what is in use is there still
+        tokens, _, found = cache.hit(runs)
+        assert tokens == sum(run.tokens for run in runs)
+        cache.unpin(found)
+        cache.unpin(node)
+    cache.clear()
+    cache.reserved_bytes = 0
+    assert cache.hit([PromptRun("a", 9)])[:2] == (0, 0)
+    assert (cache.used_bytes, cache.used_host_bytes, list(nodes(cache))) == (0, 0, [])
 
 
 @settings(max_examples=100)
@@ -80,12 +109,15 @@ def test_what_hbm_has_no_room_for_is_found_on_the_host(hbm: int, prompts: list[l
     """Hits are those of a cache without limit."""
     unlimited, tiered = PrefixCache(1 << 40, 0, KV), PrefixCache(hbm, 1 << 40, KV)
     for runs in prompts:
-        hit_tokens, host_bytes = tiered.hit(runs)
-        assert (hit_tokens, 0) == unlimited.hit(runs)
+        hit_tokens, host_bytes, node = tiered.hit(runs)
+        tiered.unpin(node)
+        tokens, _, node = unlimited.hit(runs)
+        unlimited.unpin(node)
+        assert hit_tokens == tokens
         assert host_bytes <= KV.transfer_bytes(hit_tokens, hit_tokens)
         tokens = sum(run.tokens for run in runs)
-        unlimited.insert(runs, tokens)
-        tiered.insert(runs, tokens)
+        for cache in (unlimited, tiered):
+            cache.unpin(cache.insert(runs, tokens))
 
 
 def test_what_comes_back_from_the_host_takes_its_transfer() -> None:

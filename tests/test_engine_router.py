@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from engine_driving import answer, drive, finished_by_id, request, roomy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentload_simbackend import (
     Emission,
@@ -15,6 +19,7 @@ from agentload_simbackend import (
     load_deployment,
 )
 from agentload_simbackend._engine import SimEngine
+from agentload_simbackend._residency import Residency
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -206,3 +211,50 @@ def test_unknown_classes_are_named() -> None:
     with pytest.raises(ValueError, match='latency class "vip", must be one of interactive'):
         engine.submit(request(0, 10, 10, latency_class="vip"), 0)  # type: ignore[arg-type]
     assert engine.next_event_ns() is None
+
+
+def test_a_long_queue_does_not_look_at_replicas_that_are_too_small_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number of tries to place a request grows with the requests, not with their square."""
+    setup = roomy("gemma4-31b/pd", tokens=60_000, streams=1, replicas=2)
+    small = setup.plan.replicas[1]
+    pools = (small.pools[0]._replace(capacity_bytes=setup.kv.stream_bytes(25_000)),)
+    plan = setup.plan._replace(replicas=(setup.plan.replicas[0], small._replace(pools=pools)))
+    tries = 0
+    admit = Residency.admit
+
+    def counted(*args: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return admit(*args)
+
+    monkeypatch.setattr(Residency, "admit", counted)
+    asked = [(0, request(1_000, 1_000, 1_000))]
+    asked += [(1, request(index, 1_000, 40_000)) for index in range(300)]
+    assert len(finished_by_id(drive(SimEngine(setup._replace(plan=plan)), asked))) == 301
+    assert tries < 5 * len(asked)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3 * S), st.sampled_from([2_000, 12_000, 28_000, 50_000])),
+        min_size=2,
+        max_size=25,
+    )
+)
+def test_who_comes_first_of_those_that_fit_the_same_replicas_goes_first(
+    asked: list[tuple[int, int]],
+) -> None:
+    setup = roomy("gemma4-31b/pd", tokens=60_000, streams=1, replicas=2)
+    replica, other = setup.plan.replicas
+    pools = (other.pools[0]._replace(capacity_bytes=setup.kv.stream_bytes(15_000)),)
+    plan = setup.plan._replace(replicas=(replica, other._replace(pools=pools)))
+    engine = SimEngine(setup._replace(plan=plan))
+    requests = [(at_ns, request(index, 100, tokens)) for index, (at_ns, tokens) in enumerate(sorted(asked))]
+    done = finished_by_id(drive(engine, requests))
+    ready_ns = {number: slot_start_ns(each) for number, each in done.items()}
+    for fits in (lambda tokens: tokens < 15_000, lambda tokens: tokens > 15_000):
+        starts = [ready_ns[each.request_id] for _, each in requests if fits(each.output_tokens)]
+        assert starts == sorted(starts)

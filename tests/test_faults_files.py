@@ -21,7 +21,7 @@ from agentload_simbackend import (
     Reset,
     Stall,
 )
-from agentload_simbackend._fault_files import MOST_S, fault_problem, faults_sentence, load_faults
+from agentload_simbackend._fault_files import LEAST_CLOCK, MOST_S, fault_problem, faults_sentence, load_faults
 from agentload_traces import SpecError
 
 EVERY_FAULT = """
@@ -113,8 +113,13 @@ def test_faults_of_one_time_keep_their_order(tmp_path: Path) -> None:
         ({"type": "chips_down", "chips": 0}, "faults[1].chips: is 0, must be 1 or more"),
         ({"type": "chips_down", "chips": 1, "replan_s": -2}, "faults[1].replan_s: is -2, must be 0 to"),
         ({"type": "power_cap"}, "faults[1].clock_fraction: missing"),
-        ({"type": "power_cap", "clock_fraction": 0}, "faults[1].clock_fraction: is 0, must be more than 0"),
-        ({"type": "power_cap", "clock_fraction": 1.1}, "faults[1].clock_fraction: is 1.1, must be more than"),
+        ({"type": "power_cap", "clock_fraction": 0}, "faults[1].clock_fraction: is 0, must be 0.001 to 1"),
+        ({"type": "power_cap", "clock_fraction": 1e-305}, "faults[1].clock_fraction: is 1e-305, must be"),
+        ({"type": "power_cap", "clock_fraction": 9e-4}, "faults[1].clock_fraction: is 0.0009, must be 0.001"),
+        (
+            {"type": "power_cap", "clock_fraction": 1.1},
+            "faults[1].clock_fraction: is 1.1, must be 0.001 to 1",
+        ),
         ({"type": "kv_loss", "store": "hbm"}, "faults[1].store: invalid enum value 'hbm'"),
         ({"type": "kv_loss", "store": "decode", "for_s": 3}, "faults[1].for_s: kv_loss happens at once"),
         ({"type": "kv_loss", "store": "prefix_cache", "replica": 0}, "faults[1].replica: kv_loss is of the"),
@@ -183,7 +188,7 @@ _replica = st.none() | st.integers(0, 100)
 _faults = st.one_of(
     st.builds(Stall, at_s=_seconds, for_s=st.floats(0, MOST_S, exclude_min=True), replica=_replica),
     st.builds(ChipsDown, at_s=_seconds, for_s=_lasting, chips=st.integers(1, 999), replan_s=_seconds),
-    st.builds(PowerCap, at_s=_seconds, for_s=_lasting, clock_fraction=st.floats(0, 1, exclude_min=True)),
+    st.builds(PowerCap, at_s=_seconds, for_s=_lasting, clock_fraction=st.floats(LEAST_CLOCK, 1)),
     st.builds(
         Refuse, at_s=_seconds, for_s=_lasting, status=st.sampled_from([429, 503]), share=st.floats(0, 1)
     ),

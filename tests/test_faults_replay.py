@@ -80,7 +80,7 @@ def test_a_failed_turn_keeps_what_came_and_where_its_time_went() -> None:
     assert (broken.first_token_ns, broken.end_ns) == (6 * MS, 500 * MS)
     assert (broken.prefill_ns, phases_ns(broken)) == (5 * MS, 500 * MS)
     assert (broken.sent_tokens, broken.reported_output_tokens, broken.replica) == (100, None, 0)
-    assert rows["b1"].error == "server_is_overloaded: refused"
+    assert rows["b1"].error == "service_unavailable: refused"
     assert rows["b1"].end_ns == rows["b1"].scheduled_ns
 
 
@@ -195,12 +195,57 @@ def test_resume_wants_the_same_faults(tmp_path: Path, trace: Path, refusing: Pat
     told = refusing.read_text()
     refusing.write_text(told.replace("0.15", "0.16"))
     assert "the file of faults changed" in failing("replay", "--resume", out)
-    refusing.unlink()
-    assert f"{refusing}: cannot be read" in failing("replay", "--resume", out)
-    refusing.write_text(told)
-    done = agentload("replay", "--resume", out)
+    moved = refusing.rename(tmp_path / "moved.toml")
+    assert f"--resume {out} --faults FILE" in failing("replay", "--resume", out)
+    assert "the file of faults changed" in failing("replay", "--resume", out, "--faults", moved)
+    moved.write_text(told)
+    done = agentload("replay", "--resume", out, "--faults", moved)
     assert done.returncode == 1
     assert RunReader(out).requests().collect()["status"].to_list() == ["ok", "failed"]
+
+
+def test_a_run_with_relative_paths_is_resumed_from_elsewhere(
+    tmp_path: Path, trace: Path, refusing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "gemma4-31b/pd"\nname = "own"\n')
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    files = {"trace": Path(trace.name), "faults": Path(refusing.name), "target": own.name}
+    options = msgspec.convert({**files, "out": Path("run")}, ReplayOptions)
+    with RunWriter(options.out, new_manifest(options, load_deployment(options.target))) as writer:
+        writer.finish("interrupted")
+    monkeypatch.chdir(elsewhere)
+    out = tmp_path / "run"
+    assert f"--resume {out} TRACE" in failing("replay", "--resume", out)
+    assert f"--resume {out} --faults FILE" in failing("replay", trace, "--resume", out)
+    given = ("replay", trace, "--resume", out, "--faults", refusing)
+    assert f"--resume {out} --target FILE" in failing(*given)
+    assert "specs changed" in failing(*given, "--target", changed(tmp_path))
+    done = agentload(*given, "--target", own)
+    assert done.returncode == 1, done.stderr
+    assert "1 failed" in done.stdout
+    manifest = RunReader(out).manifest
+    assert (manifest.target, manifest.options["faults"]) == ("own.toml", refusing.name)
+
+
+def changed(folder: Path) -> Path:
+    path = folder / "changed.toml"
+    path.write_text('base = "gemma4-31b/pd"\nname = "changed"\n')
+    return path
+
+
+def test_what_a_run_was_started_without_it_does_not_get_when_it_is_resumed(
+    tmp_path: Path, trace: Path, refusing: Path
+) -> None:
+    out = tmp_path / "run"
+    options = ReplayOptions(trace=trace, out=out)
+    with RunWriter(out, new_manifest(options, load_deployment(options.target))) as writer:
+        writer.finish("interrupted")
+    assert "was started without" in failing("replay", "--resume", out, "--faults", refusing)
+    line = failing("replay", "--resume", out, "--target", "gemma4-31b/rubin")
+    assert "was started on gemma4-31b/pd, which is no file" in line
 
 
 def test_wrong_options_are_one_line(tmp_path: Path, trace: Path) -> None:

@@ -34,6 +34,13 @@ MAY_IMPORT = {
     "agentload_analysis": {"agentload_traces"},
 }
 
+# What one package takes from the private modules of another. The server's text is made of the filler's own
+# blocks and counted by its tokeniser, which are no business of anybody else's.
+PRIVATE_IMPORTS = {
+    (f"simbackend/agentload_simbackend/{module}.py", f"agentload_traces.{name}")
+    for module, name in (("_scripted", "_filler"), ("_server", "_tokens"), ("_server_prompt", "_tokens"))
+}
+
 # The sans-IO cores are told the time and given their randomness: these modules, and all that they import from
 # their own package. The virtual-time driver is here too, for it must not know any real clock.
 CORES = ["agentload._player", "agentload._prompts", "agentload._virtual", "agentload._generate._sessions"]
@@ -92,6 +99,17 @@ def test_imports_between_packages_run_one_way() -> None:
         and root not in MAY_IMPORT[package]
     ]
     assert not wrong
+
+
+def test_packages_take_only_public_names_from_each_other() -> None:
+    wrong = {
+        (relative(path), name)
+        for package, path in modules()
+        for name in imported(path)
+        if (root := name.partition(".")[0]) in PACKAGES and root != package and "._" in name
+    }
+    assert wrong - PRIVATE_IMPORTS == set()
+    assert PRIVATE_IMPORTS - wrong == set(), "these exceptions are needed no more"
 
 
 def module_path(name: str) -> Path | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from step_time_cases import NAMES, chips_of, deployment, names
+from step_time_cases import NAMES, batches, chips_of, contexts, deployment, names
 
 from agentload_simbackend import Deployment
 from agentload_simbackend._plan import MemoryPool, build_plan, replica_plan
-from agentload_simbackend._specs import GpuChip, LpuChip, LpuRack
+from agentload_simbackend._specs import GpuChip, LpuChip
 
 GROWING_KV_HEADS = {
     "Llama 3.1 8B": 8,
@@ -188,13 +189,37 @@ def test_a_replica_that_lost_chips(name: str, data: st.DataObject) -> None:
         assert decode[pool.name] <= pool.capacity_bytes
 
 
-def test_reach_follows_the_ladder() -> None:
-    """128 LPUs that are left of 256 have the shorter reach, and the weights fit; 60 do not hold them."""
+@given(names | st.just("gemma4-31b/pd-1replica"), batches, contexts, st.floats(0, 1), st.floats(0, 1))
+@example("gemma4-31b/pd-1replica", 1, 10_000, 1.0, 0.5)
+def test_fewer_chips_are_never_faster_and_hold_no_more(
+    name: str, batch: int, context: int, left: float, again: float
+) -> None:
+    base = deployment(name)
+    more = ceil(chips_of(base) * left)
+    fewer = ceil(more * again)
+    plans = [replica_plan(base, 0, chips) for chips in (fewer, more)]
+    small, large = plans
+    assume(small is not None)
+    assert small is not None
+    assert large is not None
+    times = [each.steps.step(batch, batch * context)[0] for each in (small, large)]
+    # Between knots lines stray by 1e-4 of the schedule, which itself never is faster.
+    assert times[0] >= times[1] * (1 - 5e-4)
+    assert small.max_stream_tokens <= large.max_stream_tokens
+    for one, other in zip(small.pools, large.pools, strict=True):
+        assert one.capacity_bytes <= other.capacity_bytes
+        streams = [
+            pool.capacity_bytes // max(pool.bytes_per_token * context + pool.bytes_per_stream, 1)
+            for pool in (one, other)
+        ]
+        assert streams[0] <= streams[1]
+
+
+def test_what_is_left_of_a_group_keeps_its_reach() -> None:
+    """128 LPUs that are left of 256 are in the same rack as before, and hold the weights; 60 do not."""
     base = deployment("gemma4-31b/pd-1replica")
-    assert isinstance(base.decode_rack, LpuRack)
-    left = {chips: replica_plan(base, 0, chips) for chips in (256, 129, 128, 60)}
+    left = {chips: replica_plan(base, 0, chips) for chips in (256, 128, 60)}
     assert left[60] is None
     times = {chips: each.steps.step(1, 1_000)[0] for chips, each in left.items() if each is not None}
-    # 60 layers of 6 exchanges and 7 x 4 of the drafter's, each 0.4 us longer.
-    assert times[129] - times[128] == pytest.approx((60 + 28) * 6 * 400, rel=0.01)
-    assert times[129] > times[256]
+    # Each has twice the arithmetic, some 5 us; with 0.4 us less for each exchange it would be 206 us faster.
+    assert 3_000 < times[128] - times[256] < 12_000

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_output import report, specs, without_scripts, words
 from run_rows import MS, agent_session, failed_row, turn_row, write_run
 
 from agentload_analysis import summarise, write_csv, write_html
+from agentload_analysis._words import basis
+from agentload_simbackend import load_deployment
 from agentload_traces import AgentloadError, RunDirectoryError
 
 
@@ -124,15 +127,38 @@ def test_the_conditions_tell_which_loop_was_run(
 def test_fitted_and_estimated_numbers_stand_below_the_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("A calibration, no validation.", "Memory = 0.9 is fitted.", "Replicas = 2 is an estimate.")
+    above = (
+        "A calibration, no validation.",
+        "Its speeds hang on: o = 65 us a layer (fitted).",
+        "Decode layer overhead = 65 us is a fact.",
+        "Tools run in 8 slots; further calls wait.",
+        "With the faults of an estimate.toml: stall at 1 s.",
+    )
+    below = ("Memory = 0.9 is fitted: to 12.", "Replicas = 2 is an estimate.", "Also estimates: link 5 us.")
+    given = (*above[:3], *below, *above[3:])
     run = write_run(tmp_path / "run", agent_session(1, 3), conditions=given)
     out = report(capsys, run, "--html", tmp_path / "page.html")
     html = without_scripts((tmp_path / "page.html").read_text(encoding="utf-8"))
     for text, table in ((out, "From token to token, by context"), (html, "</table>")):
-        assert text.index(given[0]) < text.index(table) < text.index(given[1]) < text.index(given[2])
-        assert text.index("2 lines below the tables") < text.index(table)
+        assert max(map(text.index, above)) < text.index(table) < min(map(text.index, below))
+        assert text.index("3 sentences below the tables") < text.index(table)
         assert text.rindex("What these numbers rest on") > text.rindex(table)
         assert all(text.count(sentence) == 1 for sentence in given)
+
+
+def test_every_fitted_and_estimated_number_of_a_deployment_stands_below(tmp_path: Path) -> None:
+    for name in ("gemma4-31b/pd-spill", "gemma4-31b/rubin", "deepseek-r1/afd", "gpt-oss-120b/drafter"):
+        deployment = load_deployment(name)
+        given = tuple(deployment.conditions())
+        run = write_run(tmp_path / name.replace("/", "-"), agent_session(1, 3), conditions=given)
+        below = basis(summarise(run))
+        assert set(given[:2]).isdisjoint(below)
+        fitted = sum(quantity.kind == "fitted" for _, quantity in deployment.numbers())
+        assert sum(" is fitted" in sentence for sentence in below) == fitted
+        others = [sentence for sentence in given if sentence not in below]
+        assert not [
+            sentence for sentence in others if "Also estimates" in sentence or " is an est" in sentence
+        ]
 
 
 def test_a_run_against_an_endpoint_says_what_is_unknown(
@@ -141,7 +167,7 @@ def test_a_run_against_an_endpoint_says_what_is_unknown(
     rows = agent_session(1, 5, told=False)
     for row in rows:
         row.cached_tokens = None
-    changes: dict[str, object] = {"mode": "endpoint", "target": "http://host:1/v1", "conditions": ()}
+    changes: dict[str, Any] = {"mode": "endpoint", "target": "http://host:1/v1", "conditions": ()}
     text = words(report(capsys, write_run(tmp_path / "run", rows, **changes)))
     unknown = re.search(r"Unknown: (.*?)\. Conditions:", text)
     assert unknown

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import ceil
+
+import msgspec
 import pytest
 from schedule_cases import (
     REACH_S,
@@ -16,12 +19,34 @@ from schedule_cases import (
     number,
 )
 
+from agentload_simbackend import load_model
 from agentload_simbackend._model_specs import ExpertFfn, LatentAttention, StateSpace
-from agentload_simbackend._schedule import FIRST_BIT_S, ScheduleOptions, group_of
+from agentload_simbackend._schedule_group import group_of
+from agentload_simbackend._schedule_input import FIRST_BIT_S, ScheduleOptions
 from agentload_simbackend._specs import LpuRack, LpuSide
 from agentload_traces import SpecError
 
 US = 1e-6
+
+LATENT = LatentAttention(
+    query_heads=number(128),
+    query_rank=number(1536),
+    kv_rank=number(512),
+    rope_dim=number(64),
+    nope_dim=number(128),
+    value_dim=number(128),
+)
+STATE = StateSpace(
+    heads=number(128), head_dim=number(64), state=number(128), groups=number(8), state_bytes=number(4)
+)
+EXPERTS = ExpertFfn(
+    experts=number(512),
+    active_experts=number(22),
+    inner=number(2_688),
+    shared_inner=number(5_376),
+    latent=number(1_024),
+    matrices=number(2),
+)
 
 
 def whole_s(step: Step, drafts: int = 7) -> float:
@@ -87,32 +112,13 @@ def exchanges(step: Step) -> list[list[str]]:
 
 def test_what_a_layer_lacks_it_does_not_exchange() -> None:
     end = ["reduce-scatter", "all-gather"]
-    latent = LatentAttention(
-        query_heads=number(128),
-        query_rank=number(1536),
-        kv_rank=number(512),
-        rope_dim=number(64),
-        nope_dim=number(128),
-        value_dim=number(128),
-    )
-    state = StateSpace(
-        heads=number(128), head_dim=number(64), state=number(128), groups=number(8), state_bytes=number(4)
-    )
-    experts = ExpertFfn(
-        experts=number(512),
-        active_experts=number(22),
-        inner=number(2_688),
-        shared_inner=number(5_376),
-        latent=number(1_024),
-        matrices=number(2),
-    )
     model = decoder(
         4_096,
-        layers(1, state, None),
+        layers(1, STATE, None),
         layers(1, None, dense(1_000)),
         layers(1, full(32, 2, 128), None),
-        layers(1, latent, None),
-        layers(1, None, experts),
+        layers(1, LATENT, None),
+        layers(1, None, EXPERTS),
     )
     step = gemma()._replace(model=model)
     mixers = [
@@ -122,6 +128,37 @@ def test_what_a_layer_lacks_it_does_not_exchange() -> None:
     experts_exchanges = ["gather router", "reduce-scatter latent", *end]
     assert exchanges(step) == [["gather B C", *end], end, *mixers, experts_exchanges]
     assert exchanges(step._replace(split_attention=True)) == [["gather B C", *end], end, experts_exchanges]
+
+
+def vectors(step: Step) -> list[list[int]]:
+    return [[burst.vectors for burst in layer.bursts] for layer in step.schedule().layers]
+
+
+def test_each_exchange_has_its_elements() -> None:
+    """Eight tokens in BF16: 16 bytes an element, 255 of 256 parts of them sent, in vectors of 320 bytes."""
+    model = decoder(4_096, layers(1, STATE, None), layers(1, LATENT, None), layers(1, None, EXPERTS))
+    plain = msgspec.structs.replace(EXPERTS, latent=number(0))
+    wide = decoder(4_096, layers(1, None, plain), layers(1, full(32, 2, 128), None))
+    step = gemma()._replace(model=model)
+    assert vectors(step) == [
+        # B and C of 8 groups of 128 and the step of 128 heads: 2,176 elements; hidden: 4,096.
+        [109, 204, 204],
+        # 1,536 of the queries' rank, 512 + 64 of the keys': 2,112.
+        [106, 204, 204, 204, 204],
+        # Scores of 512 experts and 1,024 of their latent space: 1,536; then 1,024.
+        [77, 51, 204, 204],
+    ]
+    # Without a latent space only the scores, 512.
+    assert vectors(step._replace(model=wide)) == [[26, 204, 204], [204] * 4]
+
+
+def test_a_state_is_read_and_written_in_each_step() -> None:
+    """Nemotron 3 Super: 128 x 64 x 128 elements of 4 bytes a layer, for 64 streams, at 75 TB/s each."""
+    step = gemma()._replace(model=load_model("nemotron-3-super-120b-a12b"), batch=64, tokens=1)
+    states = [layer for layer in step.schedule().layers if layer.name.startswith("state space")]
+    cycles = 2 * (128 * 64 * 128 * 4) * 64 / (256 * 75e12) * 1.5e9
+    assert [layer.budget.attention for layer in states] == [ceil(cycles)] == [42]
+    assert [layer.count for layer in states] == [40]
 
 
 def test_experts_are_read_as_far_as_tokens_touch_them() -> None:
@@ -156,6 +193,8 @@ def test_an_operation_is_divided_into_tiles_of_the_matrix_unit() -> None:
 
 
 def test_arbitration_is_paid_by_every_exchange() -> None:
+    """The measured all-reduce of 4 us is two of them: a reduce-scatter and an all-gather."""
+    assert 2 * FIRST_BIT_S == 4e-6
     step = gemma()
     arbitrated = step._replace(options=ScheduleOptions(first_bit_s=FIRST_BIT_S))
     grown = arbitrated.schedule().seconds - step.schedule().seconds
@@ -204,6 +243,17 @@ def test_a_group_has_the_reach_of_the_next_larger_size_of_the_ladder() -> None:
     assert found == [0.35e-6, 0.35e-6, 0.75e-6, 0.75e-6, 1.15e-6, 1.15e-6]
     with pytest.raises(SpecError, match=r"Groq 3 LPX: reach: .* 257 chips; its table ends at 256"):
         group_of(chip(), rack(), None, 257)
+
+
+def test_a_group_that_lost_chips_is_as_far_apart_as_it_was_built() -> None:
+    left = group_of(chip(), rack(), None, 100, built=256)
+    assert (left.chips, left.built, left.reach_s) == (100, 256, 1.15e-6)
+    small, whole = (group_of(chip(), rack(), None, chips) for chips in (100, 256))
+    assert (small.built, small.reach_s) == (100, 0.75e-6)
+    step = gemma()._replace(options=ScheduleOptions(overlap=False))
+    budgets = [step._replace(group=each).schedule().budget for each in (left, whole)]
+    assert budgets[0].c2c == budgets[1].c2c
+    assert budgets[0].weights > 2 * budgets[1].weights
 
 
 def test_a_side_may_have_an_operation_time_of_its_own() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from schedule_cases import Step, steps
 
@@ -53,8 +53,8 @@ def test_nothing_is_sent_before_it_is_computed(step: Step) -> None:
     fixed = step.group.cycles(step.group.operation_time_s)
     for layer in all_layers(step):
         for burst, transfers in zip(layer.bursts, layer.transfers, strict=True):
-            stage = [operation for operation in layer.operations if operation.stage == burst.stage]
-            start, issued = stage[0].start, stage[-1].issued
+            task = [operation for operation in layer.operations if operation.task == burst.task]
+            start, issued = task[0].start, task[-1].issued
             for transfer in transfers:
                 computed = ceil((issued - start) * (transfer.vector + 1) / burst.vectors - 1e-9)
                 if not step.options.overlap:
@@ -66,12 +66,12 @@ def test_nothing_is_sent_before_it_is_computed(step: Step) -> None:
 @given(steps())
 def test_nothing_is_consumed_before_it_has_arrived(step: Step) -> None:
     for layer in all_layers(step):
-        assert [burst.stage for burst in layer.bursts] == sorted({burst.stage for burst in layer.bursts})
+        assert [burst.task for burst in layer.bursts] == sorted({burst.task for burst in layer.bursts})
         for burst, transfers in zip(layer.bursts, layer.transfers, strict=True):
-            consumers = [each.start for each in layer.operations if each.stage == burst.stage + 1]
+            consumers = [each.start for each in layer.operations if each.task == burst.task + 1]
             assert max(each.arrival for each in transfers) <= min(consumers, default=layer.cycles)
         for before, after in pairwise(layer.operations):
-            if after.stage > before.stage:
+            if after.task > before.task:
                 assert after.start >= before.end
 
 
@@ -87,20 +87,17 @@ def test_a_burst_in_closed_form_is_the_burst_vector_by_vector(step: Step) -> Non
 
 @each_step
 @given(steps())
-def test_as_many_bytes_are_received_as_are_sent(step: Step) -> None:
+def test_every_other_lpu_is_sent_its_share(step: Step) -> None:
+    """All LPUs send alike, so each also receives a share from each: as many bytes as it sends."""
     chips, vector_bytes = step.group.chips, step.group.chip.vector_bytes.whole
     hidden = step.model.hidden.whole
     for layer in step.schedule().layers:
         assert chips > 1 or not layer.bursts
         for burst, transfers in zip(layer.bursts, layer.transfers, strict=True):
-            sent = Counter((lpu, each.link) for lpu in range(chips) for each in transfers[:200])
-            received: Counter[tuple[int, int]] = Counter()
-            for each in transfers[:200]:
-                for lpu in range(chips):
-                    receiver = (lpu + each.to) % chips
-                    assert receiver != lpu
-                    received[receiver, each.link] += 1
-            assert received == sent
+            sent = Counter(each.to for each in transfers)
+            assert set(sent) <= set(range(1, chips))
+            shares = [sent[to] for to in range(1, chips)]
+            assert max(shares) - min(shares) <= 1
             if burst.name in ("reduce-scatter", "all-gather"):
                 payload = hidden * step.batch * step.tokens * 2 * (chips - 1) / chips
                 assert payload <= len(transfers) * vector_bytes < payload + vector_bytes
@@ -150,6 +147,14 @@ def test_less_to_do_never_makes_a_step_slower(step: Step, part: float) -> None:
     not_slower(step._replace(batch=max(1, int(step.batch * part))), step)
     not_slower(step._replace(tokens=max(1, int(step.tokens * part))), step)
     not_slower(step._replace(split_attention=True), step._replace(split_attention=False))
+
+
+@each_step
+@given(steps(), st.floats(0, 1))
+def test_a_group_that_lost_chips_is_never_faster(step: Step, part: float) -> None:
+    assume(step.group.chips > 1)
+    left = max(2, int(step.group.chips * part))
+    not_slower(step, step._replace(group=step.group._replace(chips=left)))
 
 
 @each_step

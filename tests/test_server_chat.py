@@ -187,7 +187,7 @@ async def test_a_refusal_within_a_stream_is_an_error_event() -> None:
             def refuse(emission: Emission) -> Emission:
                 if isinstance(emission, Finished):
                     return Rejected(
-                        emission.request_id, emission.at_ns, "server_is_overloaded", "too much", 503, 2.5
+                        emission.request_id, emission.at_ns, "service_unavailable", "too much", 503, 2.5
                     )
                 return emission
 
@@ -197,7 +197,7 @@ async def test_a_refusal_within_a_stream_is_an_error_event() -> None:
         body = {"model": "m", "messages": HELLO, "stream": True, "max_tokens": 3}
         async with client.post("/v1/chat/completions", json=body) as response:
             last = (await response.text()).split("\n\n")[-2]
-        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "server_is_overloaded"
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "service_unavailable"
         status, answer = await post(client, max_tokens=3)
         assert (status, answer["error"]["message"]) == (503, "too much")
 

@@ -11,10 +11,11 @@ from server_fixtures import HELLO, IDS, WatchedEngine, post, stream
 from test_server_connections import raw_request, send_raw
 from test_server_pacing import Clock, Sink, submit, until
 
-from agentload_simbackend import CLASS_HEADER, CONTENT_HEADER, Refuse, Reset
+from agentload_simbackend import CLASS_HEADER, CONTENT_HEADER, Drain, Refuse, Reset, Stall
 from agentload_simbackend._pacing import Pacer
 from agentload_simbackend._server import SimServer
 from agentload_simbackend.testing import FixedStepEngine
+from agentload_traces import SpecError
 
 MS = 1_000_000
 
@@ -79,6 +80,14 @@ async def test_a_client_that_does_not_read_is_reset_all_the_same() -> None:
     pacer.close()
 
 
+def test_the_engine_for_tests_refuses_faults_that_it_does_not_know() -> None:
+    for fault in (Drain(), Stall(for_s=1.0)):
+        with pytest.raises(SpecError, match=f"has no {type(fault).__name__}"):
+            FixedStepEngine(faults=[Reset(), fault])
+        with pytest.raises(SpecError, match=f"has no {type(fault).__name__}"):
+            FixedStepEngine().inject(fault, 0)
+
+
 async def test_an_answer_that_is_not_streamed_becomes_a_503() -> None:
     async with (
         SimServer(FixedStepEngine(step_ns=MS, faults=[Reset(at_s=0.01)]), clock=(clock := Clock())) as server,
@@ -102,8 +111,8 @@ async def test_an_answer_that_is_not_streamed_becomes_a_503() -> None:
     ("fault", "status", "kind", "code", "retry_after"),
     [
         (Refuse(status=429, retry_after_s=1.5), 429, "rate_limit_error", "rate_limit_exceeded", "2"),
-        (Refuse(status=503, retry_after_s=3), 503, "service_unavailable_error", "server_is_overloaded", "3"),
-        (Refuse(status=503), 503, "service_unavailable_error", "server_is_overloaded", None),
+        (Refuse(status=503, retry_after_s=3), 503, "service_unavailable_error", "service_unavailable", "3"),
+        (Refuse(status=503), 503, "service_unavailable_error", "service_unavailable", None),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ from agentload._cli import cli
 from agentload._size import Probe, SizeOptions, largest_that_holds, size
 from agentload._sweep_points import SweepPoint, Workload
 from agentload._sweep_slo import parse_slo
-from agentload_simbackend import Arrival, Emission, EngineRequest, Finished, FirstToken, Phases
+from agentload_simbackend import (
+    Arrival,
+    Emission,
+    EngineRequest,
+    Finished,
+    FirstToken,
+    Phases,
+    load_deployment,
+)
 from agentload_traces import AgentloadError
 
 MS = 1_000_000
@@ -71,7 +80,14 @@ def test_the_search_finds_the_last_that_holds_with_few_probes(answer: int, most:
     assert all(1 <= number <= most for number in tried)
 
 
-@pytest.mark.parametrize("limit_ms", [1, 5, 17])
+@given(answer=st.integers(0, 300), first=st.integers(1, 100), more=st.integers(0, 400))
+def test_the_search_may_start_anywhere(answer: int, first: int, more: int) -> None:
+    assert largest_that_holds(lambda number: number <= answer, first + more, first) == min(
+        answer, first + more
+    )
+
+
+@pytest.mark.parametrize("limit_ms", [1, 5, 24, 31])
 def test_the_knee_of_an_engine_that_is_known(limit_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sweep_measure, "build_engine", CrowdedEngine)
     shown: list[Probe] = []
@@ -85,9 +101,13 @@ def test_the_knee_of_an_engine_that_is_known(limit_ms: int, monkeypatch: pytest.
     found = size(options, shown.append)
     assert found.largest == limit_ms
     assert not found.at_limit
-    assert found.broken == [f"ttft max {limit_ms + 1} ms > {limit_ms}ms"]
+    assert found.at is not None
+    assert found.above is not None
+    assert found.above.broken == [f"ttft max {limit_ms + 1} ms > {limit_ms}ms"]
     assert shown == found.probes
-    assert {limit_ms, limit_ms + 1} <= {probe.concurrency for probe in shown}
+    assert (found.at.concurrency, found.above.concurrency) == (limit_ms, limit_ms + 1)
+    for name in ("sessions", "turns", "output_tokens"):
+        assert found.at.row[name] == found.above.row[name], "both play the same sessions"
     assert {probe.concurrency: probe.holds for probe in shown} == {
         probe.concurrency: probe.concurrency <= limit_ms for probe in shown
     }
@@ -103,7 +123,9 @@ def test_the_most_that_was_tried_is_no_knee(monkeypatch: pytest.MonkeyPatch) -> 
         most=6,
     )
     found = size(options)
-    assert (found.largest, found.at_limit, found.broken) == (6, True, [])
+    assert (found.largest, found.at_limit, found.above) == (6, True, None)
+    assert found.at is not None
+    assert re.fullmatch(r"ttft p99 [2-6] ms ± \S+", found.at.values[0])
 
 
 def test_what_cannot_be_loaded_or_run_is_an_error() -> None:
@@ -123,7 +145,7 @@ def run(*arguments: str) -> Any:
 
 def alone(target: str, metric: str) -> float:
     point = SweepPoint(
-        target=target, concurrency=1, context_tokens=100_000, workload=Workload(turns=4), seed=0
+        target=target, concurrency=1, places=1, context_tokens=100_000, workload=Workload(turns=4), seed=0
     )
     value = _sweep_measure.measure(point)[metric]
     assert isinstance(value, float)
@@ -135,11 +157,13 @@ def test_the_command_tells_each_probe_what_broke_and_the_conditions() -> None:
     done = run("--slo", f"itl={limit}", "--context", "100K", "--turns", "4", "--max-concurrency", "64")
     assert done.exit_code == 0, done.output
     probes = [line for line in done.output.splitlines() if line.startswith("concurrency")]
-    assert probes[0].split()[1:] == ["1", "holds"]
+    assert re.fullmatch(r"concurrency +1 of \d+ sessions  holds", probes[0])
     assert any("breaks: itl p99" in line for line in probes)
     assert "gemma4-31b/pd holds itl.p99=" in done.output
     assert "Simulated on gemma4-31b/pd" in done.output
+    assert load_deployment("gemma4-31b/pd").headline() in " ".join(done.output.split())
     assert "Assumed:" in done.output
+    assert len(re.findall(r"^With \d+: itl p99 \S+ ms ± \S+$", done.output, re.MULTILINE)) == 2
 
 
 def test_json_agrees_with_itself() -> None:
@@ -149,7 +173,8 @@ def test_json_agrees_with_itself() -> None:
     found = json.loads(done.output)
     probes = {probe["concurrency"]: probe["row"] for probe in found["probes"]}
     assert probes[found["largest"]]["holds"] is True
-    assert probes[found["largest"] + 1]["broken"] == "; ".join(found["broken"])
+    assert found["at"]["row"] == probes[found["largest"]]
+    assert probes[found["largest"] + 1]["broken"] == "; ".join(found["above"]["broken"])
     assert found["target"] == "gemma4-31b/rubin"
     assert found["deployment"]["conditions"]
 

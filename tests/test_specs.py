@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_driving import SPECS, variant, write_variant
+from engine_driving import SPECS, replica_kv_bytes, spec_content, spec_text, variant, write_variant
 
 from agentload_simbackend import (
     MODES,
@@ -64,22 +64,31 @@ def test_every_number_names_its_source() -> None:
             assert named, f"{name}: {path}: {quantity.source}"
 
 
-def test_what_is_fitted_holds_wherever_it_is_taken_over() -> None:
-    """A refit of gemma4-31b/pd or pd-1replica must reach the other deployments of the model, and external."""
-    group = ("decode.operation_time", "decode.usable_memory", "decode.chips_per_replica")
+def test_what_is_taken_over_is_what_was_fitted() -> None:
+    """Where a number stands twice: a refit must reach the other deployments of the model, and external."""
+    expected = {name: dict(load_deployment(f"gemma4-31b/{name}").numbers()) for name in ("pd", "pd-1replica")}
     general = "speculation.acceptance_length.general"
-    pairs: list[tuple[str, str, tuple[str, ...]]]
-    pairs = [("gemma4-31b/pd", name, (*group, general)) for name in WRITTEN if name[11:] in ("lpx", "afd")]
-    pairs.append(("gemma4-31b/pd", "gemma4-31b/pd-spill", (*group, general)))
-    taken = ("gemma4-31b/rubin", "gemma4-31b/rubin-aggregated", "gemma4-31b/drafter", "kimi-k2/drafter")
-    pairs += [("gemma4-31b/pd-1replica", name, (general,)) for name in taken]
-    pairs += [
-        ("gemma4-31b/pd", f"{model}/pd", ()) for model in ("deepseek-r1", "kimi-k2.5", "gemma-4-26b-a4b")
-    ]
-    for fitted, name, paths in pairs:
-        expected, numbers = dict(load_deployment(fitted).numbers()), dict(load_deployment(name).numbers())
-        for path in (*paths, "speculation.prompt_cv"):
-            assert numbers[path].value == expected[path].value, f"{name}: {path}"
+    pairs = [("pd-1replica", f"gemma4-31b/{name}", general) for name in ("rubin", "drafter")]
+    pairs.append(("pd-1replica", "kimi-k2/drafter", general))
+    spread = ("gemma4-31b/rubin", "gemma4-31b/drafter", "kimi-k2/drafter", "deepseek-r1/pd", "kimi-k2.5/pd")
+    pairs += [("pd", name, "speculation.prompt_cv") for name in (*spread, "gemma-4-26b-a4b/pd")]
+    for fitted, name, path in pairs:
+        assert dict(load_deployment(name).numbers())[path].value == expected[fitted][path].value, name
+    own, template = (
+        spec_content(name)["attention"] for name in ("deployments/gemma4-31b/afd", "templates/afd")
+    )
+    assert {key: own[key] for key in template} == template
+
+
+def test_rubin_has_the_fixed_times_that_were_fitted_on_blackwell() -> None:
+    rubin, b200 = (spec_content(f"chips/{name}") for name in ("rubin", "b200-sxm"))
+    for of, key in (
+        (lambda chip: chip["decode"], "stream_overhead"),
+        (lambda chip: chip, "nvlink_efficiency"),
+    ):
+        assert of(rubin)[key]["value"] == of(b200)[key]["value"]
+        assert of(rubin)[key]["kind"] == "estimate"
+    assert rubin["nvlink_bandwidth"]["value"] == spec_content("links/nvlink6")["bandwidth_per_chip"]["value"]
 
 
 def test_own_files_refer_to_own_and_built_in_files(tmp_path: Path) -> None:
@@ -87,15 +96,18 @@ def test_own_files_refer_to_own_and_built_in_files(tmp_path: Path) -> None:
     write_variant(tmp_path, "racks/lpx", chip="lp30.toml")
     deployment = variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml")
     added = 100e6 * 128 * 0.915
-    assert deployment.replica_kv_bytes == load_deployment("gemma4-31b/pd").replica_kv_bytes + added
+    assert replica_kv_bytes(deployment) == replica_kv_bytes(load_deployment("gemma4-31b/pd")) + added
 
 
 def test_hash_is_over_contents_of_all_files(tmp_path: Path) -> None:
     built_in = load_deployment("gemma4-31b/pd").spec_sha256
-    text = (SPECS / f"{PD}.toml").read_text()
+    text = spec_text(spec_content(PD))
     path = tmp_path / "own.toml"
     path.write_text(f"# a comment\n{text}\n\n")
     assert load_deployment(path).spec_sha256 == built_in
+    path.write_text((SPECS / f"{PD}.toml").read_text())
+    assert load_deployment(path).spec_sha256 == built_in
+    path.write_text(text)
     path.write_text(text.replace("value = 128\n", "value = 127\n"))
     assert load_deployment(path).spec_sha256 != built_in
     path.write_text(text.replace('"rubin-lpx"', '"link.toml"'))
@@ -107,19 +119,24 @@ def test_hash_is_over_contents_of_all_files(tmp_path: Path) -> None:
 
 OPERATION_TIME = "[decode.operation_time]\nvalue = 1e-07\n"
 ALLOWANCE = "[router.allowance]"
+INTERACTIVE = "[router.allowance.interactive]"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('unit = "s"', 'unit = "us"', 'decode.operation_time: unit is "us", must be "s"'),
+        (
+            'value = 1e-07\nunit = "s"',
+            'value = 1e-07\nunit = "us"',
+            'decode.operation_time: unit is "us", must be "s"',
+        ),
         ("value = 1e-07", "value = -1.0", "value is -1 s, must be at least 0 and at most 1e+07"),
         ("value = 1e-07", "value = nan", "value is nan s, must be at least 0"),
         ("value = 1e-07", "value = inf", "value is inf s, must be at least 0"),
         ("value = 1e-07", "value = 1e300", "value is 1e+300 s, must be at least 0 and at most 1e+07"),
         ("value = 1e-07", f"value = 1{'0' * 400}", "decode.operation_time"),
         ("value = 1e-07", f"value = 1{'0' * 5_000}", "not TOML"),
-        ("value = 1e-07", 'value = "7"', "decode.operation_time.value: Expected `float`, got `str`"),
+        ("value = 1e-07", 'value = "7"', 'decode.operation_time.value: is "7", must be a number'),
         (
             "value = 128\n",
             "value = 0\n",
@@ -139,25 +156,33 @@ ALLOWANCE = "[router.allowance]"
             "usable_memory: value is 1.2 fraction, must be more than 0 and at most 1",
         ),
         ("value = 0.915", "value = 1e-9", "usable_memory: value is 1e-09 fraction, must be at least 1e-06"),
-        ('kind = "fitted"', 'kind = "guess"', "kind: Invalid enum value 'guess'"),
-        ('unit = "B/element"\n', "", "kv_bytes: Object missing required field `unit`"),
+        (
+            'kind = "fitted"',
+            'kind = "guess"',
+            'kind: is "guess", must be one of "fact", "vendor_claim", "estimate", "fitted"',
+        ),
+        ('unit = "B/element"\n', "", 'kv_bytes.unit: missing, must be "B/element"'),
         ('link = "rubin-lpx"\n', "", 'link: missing, mode "pd" needs it'),
-        ("[decode]", "[decode]\nspeed = 3", "decode: Object contains unknown field `speed`"),
-        ("[decode]", "[extra]\n[decode]", "Object contains unknown field `extra`"),
-        ("[decode]", '["a\\nb"]\n[decode]', "Object contains unknown field `a\\nb`"),
+        (
+            "[decode]",
+            "[decode]\nspeed = 3",
+            "decode.speed: unknown; there are type, rack, racks, chips_per_replica,",
+        ),
+        ("[decode]", "[extra]\n[decode]", "extra: unknown; there are name, mode, summary,"),
+        ("[decode]", '["a\\nb"]\n[decode]', "own.toml: a\\nb: unknown; there are"),
         (
             "range = [0.85, 1.0]",
             "range = [1.0, 0.85]",
             "usable_memory: range is [1.0, 0.85], must be [low, high]",
         ),
         ("range = [0.85, 1.0]", "range = [0.85, inf]", "usable_memory: range is [0.85, inf], must be"),
-        ('source = "preset"', 'source = " "', "tool_slots: source is empty"),
+        ('source = "a choice of this preset"', 'source = " "', "kv_bytes: source is empty"),
         ('mode = "pd"', 'mode = "rubin"', 'decode.type is "lpu", must be "gpu" in mode "rubin"'),
-        ('mode = "pd"', 'mode = "warp"', "mode: Invalid enum value 'warp'"),
+        ('mode = "pd"', 'mode = "warp"', 'mode: is "warp", must be one of "rubin", "lpx",'),
         ('mode = "pd"', 'mode = "lpx"', 'prefill: mode "lpx" has none, leave it out'),
         ('mode = "pd"', 'mode = "afd"', 'split_link: missing, mode "afd" needs it'),
         ('content = "general"', 'content = "poetry"', 'content is "poetry", must be one of general, coding'),
-        ('drafter = "gemma-4-31b-mtp"\n', "", "speculation: Object missing required field `drafter`"),
+        ('drafter = "gemma-4-31b-mtp"\n', "", "speculation.drafter: missing, must be a text"),
         (
             "value = 5.37",
             "value = 8.5",
@@ -169,7 +194,7 @@ ALLOWANCE = "[router.allowance]"
             'model = "gemma-5"',
             "model: no model named 'gemma-5'; there are deepseek-r1,",
         ),
-        ('model = "gemma-4-31b"', 'model = "gemma-4-31b-mtp"', "type: Invalid value 'drafter'"),
+        ('model = "gemma-4-31b"', 'model = "gemma-4-31b-mtp"', 'type: is "drafter", must be "decoder"'),
         (
             'model = "gemma-4-31b"',
             'model = "../models/gemma-4-31b"',
@@ -179,20 +204,28 @@ ALLOWANCE = "[router.allowance]"
         ('link = "rubin-lpx"', f'link = "{"x" * 5_000}.toml"', "link: no such file:"),
         ('link = "rubin-lpx"', 'link = "a\\u0000b.toml"', "link: no such file:"),
         ('link = "rubin-lpx"', "link = rubin", "not TOML: Invalid value"),
-        ('link = "rubin-lpx"', "link = " + "[" * 3_000, "not TOML"),
-        ("[sources]", "[sources]\nbad = 3", "sources: must be a table of texts"),
-        (ALLOWANCE, f"{ALLOWANCE}\nurgent = 3", "router.allowance.urgent: Expected `object`, got `int`"),
-        (ALLOWANCE, ALLOWANCE.replace("allowance", "patience"), "router: Object contains unknown field"),
+        ('link = "rubin-lpx"', "link = " + "[" * 3_000, "nested too deeply"),
+        ("[decode]", "[sources]\nbad = 3\n[decode]", "sources: must be a table of texts"),
         (
-            'interactive = { value = 0, unit = "s",',
-            "interactive = { value = 0,",
-            "allowance.interactive: Object m",
+            ALLOWANCE,
+            f"{ALLOWANCE}\nurgent = 3",
+            'router.allowance.urgent: is 3, must be { value = ..., unit = "s", ',
         ),
-        ("interactive = {", "urgent = {", "router.allowance.urgent: unknown latency class, must be one of"),
+        (ALLOWANCE, "[router.patience]", "router.patience: unknown; there are allowance,"),
+        (
+            f'{INTERACTIVE}\nvalue = 0\nunit = "s"',
+            f"{INTERACTIVE}\nvalue = 0",
+            "allowance.interactive.unit: missing, must be",
+        ),
+        (
+            INTERACTIVE,
+            INTERACTIVE.replace("interactive", "urgent"),
+            "router.allowance.urgent: unknown latency class, must be one of",
+        ),
     ],
 )
 def test_a_wrong_file_gives_one_clear_line(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = with_operation_time((SPECS / f"{PD}.toml").read_text())
+    text = with_operation_time(spec_text(spec_content(PD)))
     assert old in text
     path = tmp_path / "own.toml"
     path.write_text(text.replace(old, new, 1))
@@ -215,50 +248,6 @@ def test_a_wrong_file_that_is_referred_to_is_the_one_named(tmp_path: Path) -> No
         variant(tmp_path, "gemma4-31b/pd", link=link.name)
     expected = f"{link}: bandwidth_per_chip: value is -5 B/s, must be more than 0 and at most 1e+18"
     assert str(caught.value) == expected
-
-
-def test_group_beyond_the_reach_table(tmp_path: Path) -> None:
-    write_variant(tmp_path, "racks/lpx", chips=5_120)
-    with pytest.raises(SpecError, match="no reach latency for a group of 2,400; its table ends at 2,304"):
-        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml", decode__chips_per_replica=2_400)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"reach__128": 2e-6}, "reach.256: value is 1.15e-06 s, must be at least the 2e-06 s of 128 chips"),
-        ({"chips": 20_000}, "chips: value is 20,000, must be at most 10,000"),
-        ({"reach": 3}, "reach: a key: Expected `int`, got `str`"),
-    ],
-)
-def test_racks_that_cannot_be(tmp_path: Path, changes: dict[str, float], message: str) -> None:
-    path = write_variant(tmp_path, "racks/lpx", **changes)
-    with pytest.raises(SpecError) as caught:
-        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml")
-    assert str(caught.value) == f"{path}: {message}"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"c2c_links": 0},
-            "c2c_links: value is 0 count, must be more than 0 and at most 1e+15, a whole number",
-        ),
-        ({"c2c_links": 20_000}, "c2c_links: value is 20,000, must be at most 10,000"),
-        ({"vector_bytes": 0.5}, "vector_bytes: value is 0.5 B, must be a whole number of at most 1,000,000"),
-        (
-            {"sram_efficiency": 1.5},
-            "sram_efficiency: value is 1.5 fraction, must be more than 0 and at most 1",
-        ),
-    ],
-)
-def test_chips_that_cannot_be(tmp_path: Path, changes: dict[str, float], message: str) -> None:
-    path = write_variant(tmp_path, "chips/lp30", **changes)
-    write_variant(tmp_path, "racks/lpx", chip="lp30.toml")
-    with pytest.raises(SpecError) as caught:
-        variant(tmp_path, "gemma4-31b/pd", decode__rack="lpx.toml")
-    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_names_do_not_lead_out_of_the_specs() -> None:
@@ -301,7 +290,7 @@ def test_first_condition_follows_from_the_kinds(
     weaker = KINDS[KINDS.index(weakest) + 1 :]
     folders = ("chips", "links", "models", "racks")
     for path in [*(path for each in folders for path in SPECS.glob(f"{each}/*")), SPECS / f"{PD}.toml"]:
-        text = path.read_text()
+        text = path.read_text() if path.stem != "pd" else spec_text(spec_content(PD))
         for kind in weaker:
             text = text.replace(f'kind = "{kind}"', f'kind = "{weakest}"')
         for stem in ("vera-rubin-nvl72", "rubin-lpx", "gemma-4-31b", "gemma-4-31b-mtp", "lp30", "rubin"):

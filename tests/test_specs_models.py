@@ -89,7 +89,7 @@ ONE = '{ value = 1, unit = "count", kind = "fact", source = "config" }'
 @pytest.mark.parametrize(
     ("model", "old", "new", "message"),
     [
-        ("gpt-oss-120b", "[[layers]]", "[[strata]]", "Object contains unknown field `strata`"),
+        ("gpt-oss-120b", "[[layers]]", "[[strata]]", "strata: unknown; there are type, name, checkpoints,"),
         ("gpt-oss-120b", "ffn.experts = { value = 128,", "ffn.experts = { value = 3,",
          "layers.1.ffn.active_experts: value is 4, must be at most the 3 experts"),
         ("gpt-oss-120b", "mixer.window = { value = 128,", "mixer.window = { value = 0,",
@@ -99,9 +99,9 @@ ONE = '{ value = 1, unit = "count", kind = "fact", source = "config" }'
         ("gpt-oss-120b", "mixer.kv_heads = { value = 8,", "mixer.kv_heads = { value = 7,",
          "layers.1.mixer.query_heads: value is 64, must be a multiple of the 7 kv_heads"),
         ("gpt-oss-120b", 'mixer.type = "sliding"', 'mixer.type = "sideways"',
-         "layers.1.mixer.type: Invalid value 'sideways'"),
+         'layers.1.mixer.type: is "sideways", must be one of "full", "sliding", "latent", "state_space"'),
         ("gpt-oss-120b", "mixer.head_dim = { value = 64, unit", "mixer.head_dim = { value = 64, units",
-         "layers.1.mixer.head_dim: Object"),
+         'layers.1.mixer.head_dim.units: unknown; did you mean unit?'),
         ("gpt-oss-120b", "count = { value = 18,", "count = { value = 1e9,",
          "layers: the counts sum to 1,000,000,018, must be at most 10,000"),
         ("gpt-oss-120b", "count = { value = 18,", "count = { value = 80,",

@@ -137,6 +137,8 @@ def test_gpus_that_cannot_hold_a_model(tmp_path: Path) -> None:
         ("drafter", {"speculation__drafter": "gemma-4-31b-mtp"}, "speculation.drafter: gemma-4-31b-mtp reads "
          "the target's KV"),
         ("drafter", {"draft": None}, 'draft: missing, mode "drafter" needs it'),
+        ("afd", {"speculation": None, "attention__draft_crossings": 2}, "attention.draft_crossings is 2, "
+         "must be 0: no drafter reads the target's KV"),
         ("afd", {"attention": None}, 'attention: missing, mode "afd" needs it'),
         ("afd", {"mode": "pd"}, 'split_link: mode "pd" has none, leave it out'),
         ("pd-spill", {"spill__rack": "other"}, 'spill.rack is "other", must be the prefill rack'),
@@ -170,7 +172,7 @@ def test_parts_that_do_not_go_together(
         ("gemma4-31b/lpx", ["Decode prefill chunk = 1024 tokens is an estimate"]),
         ("deepseek-r1/pd", ["Decode racks = 6 is an estimate: weights alone take 5.82 of them",
          "Speculation draft tokens = 3 is an estimate"]),
-        ("llama-3.1-70b/drafter", ["taken over: nothing is published for a drafter of its own beside this"]),
+        ("llama-3.1-70b/drafter", ["borrowed from Gemma 4 31B, fitted with its own MTP drafter: nothing"]),
         ("nemotron-3-super-120b-a12b/pd", ["Decode usable memory = 0.9 is an estimate"]),
     ],
 )  # fmt: skip

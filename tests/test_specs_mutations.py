@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine_driving import SPECS
+from engine_driving import SPECS, spec_content, spec_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +67,7 @@ def written(content: dict[str, Any]) -> str:
 def mutated(draw: st.DrawFn, names: tuple[str, ...]) -> tuple[str, str]:
     """The name of a built-in file, and its text with some values changed, taken away, or added."""
     name = draw(st.sampled_from(names))
-    content = copy.deepcopy(tomllib.loads((SPECS / f"{name}.toml").read_text()))
+    content = spec_content(name)
     for _ in range(draw(st.integers(1, 2))):
         what = draw(st.sampled_from(["scale", "scale", "scale", "change", "remove", "add"]))
         paths = [path for path in leaves(content) if what != "scale" or path[-1] == "value"]
@@ -132,7 +131,7 @@ def test_mutated_racks_chips_and_links(file: tuple[str, str], deployment: str) -
             (Path(folder) / f"{rack}.toml").write_text(
                 text.replace(f'chip = "{chip}"', 'chip = "own.toml"') if name == chip else text
             )
-        text = (SPECS / f"deployments/gemma4-31b/{deployment}.toml").read_text()
+        text = spec_text(spec_content(f"deployments/gemma4-31b/{deployment}"))
         for rack in ("lpx", "vera-rubin-nvl72"):
             text = text.replace(f'rack = "{rack}"', f'rack = "{"own" if name == rack else rack}.toml"')
         (Path(folder) / "deployment.toml").write_text(text.replace(f'"{name}"', '"own.toml"'))
@@ -143,7 +142,7 @@ def test_mutated_racks_chips_and_links(file: tuple[str, str], deployment: str) -
 @given(st.data())
 def test_mutated_text(data: st.DataObject) -> None:
     """Bytes cut out or put in, wherever."""
-    raw = (SPECS / "deployments/gemma4-31b/afd.toml").read_bytes()
+    raw = (SPECS / f"deployments/gemma4-31b/{data.draw(st.sampled_from(['afd', 'pd']))}.toml").read_bytes()
     at = data.draw(st.integers(0, len(raw)))
     cut = data.draw(st.integers(0, 40))
     put = data.draw(st.binary(max_size=8) | st.sampled_from([b"[", b"]", b'"', b"\n", b"=", b"9" * 5_000]))

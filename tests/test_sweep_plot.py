@@ -10,11 +10,15 @@ from typing import Any
 import polars as pl
 import pytest
 import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentload._sweep import SweepOptions, sweep
 from agentload._sweep_points import Workload
 from agentload._sweep_slo import parse_slo
 from agentload_analysis import write_sweep_html, write_sweep_plot
+from agentload_analysis._sweep_plot_labels import labelled
+from agentload_simbackend import load_deployment
 from agentload_traces import AgentloadError
 
 PD, RUBIN = "gemma4-31b/pd", "gemma4-31b/rubin"
@@ -79,8 +83,11 @@ def test_plots_show_every_point_and_mark_the_published_figure(results: Results, 
         for context in ("2K", "9K")
         for concurrency in (1, 2, 8)
     }
-    assert {"name": "published at concurrency 1: 3,431 tokens/s", "speed": 3431} in values_of(specs["speed"])
+    published = "published at concurrency 1: 3,431 tokens/s"
+    mark = {"name": published, "concurrency": 1, "speed_tokens_per_s": 3431}
+    assert mark in values_of(specs["speed"])
     assert "median of 50 requests one after the other" in page
+    assert f"the left end of {PD}, most likely" in page
     for words in ("Simulated on gemma4-31b/pd", "Workload: generated sessions of 2 turns", "&lt;none&gt;"):
         assert words in page
     assert "<none>" not in page
@@ -93,8 +100,59 @@ def test_a_picture_holds_title_and_conditions(name: str, results: Results, tmp_p
         assert picture.startswith(b"\x89PNG")
         return
     text = " ".join(re.findall(r">([^<]+)<", picture.decode()))
-    for words in ("Interactivity and throughput", "Workload: generated", "Simulated on gemma4-31b/rubin"):
+    told = [load_deployment(target).headline() for target in (PD, RUBIN)]
+    for words in (
+        "Interactivity and throughput",
+        "Workload: generated",
+        "Simulated on gemma4-31b/rubin",
+        *told,
+    ):
         assert words in text
+
+
+def test_no_two_series_look_alike_and_dashes_are_for_contexts_only(results: Results, tmp_path: Path) -> None:
+    table, manifest = results
+    run = table.filter(pl.col("error").is_null() & (pl.col("target") == PD))
+    names = [f"gemma4-31b/pd-{number}" for number in range(20)]
+    many = pl.concat([run.with_columns(target=pl.lit(name)) for name in names])
+    (known,) = (found for found in manifest["deployments"] if found["target"] == PD)
+    manifest = {**manifest, "deployments": [{**known, "target": name} for name in names], "knees": []}
+    specs = specs_of(write_sweep_html(many, manifest, tmp_path / "s.html").read_text(encoding="utf-8"))
+    for spec in specs.values():
+        encodings = [layer["encoding"] for layer in spec["layer"]]
+        (looks,) = (
+            set(zip(found["color"]["scale"]["range"], found["shape"]["scale"]["range"], strict=True))
+            for found in encodings
+            if "shape" in found
+        )
+        assert len(looks) == 20
+        assert all("strokeDash" not in layer["mark"] for layer in spec["layer"])
+        assert [found["strokeDash"]["field"] for found in encodings if "strokeDash" in found] == ["context"]
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [(PD, f"the left end of {PD}"), (RUBIN, "in mode pd, most likely, which is not shown")],
+)
+def test_the_published_figure_says_what_it_is_of(
+    target: str, told: str, results: Results, tmp_path: Path
+) -> None:
+    table, manifest = results
+    shown = table.filter(pl.col("target") == target)
+    page = write_sweep_html(shown, manifest, tmp_path / "s.html").read_text(encoding="utf-8")
+    assert told in page
+    crowd = write_sweep_html(shown.filter(pl.col("concurrency") > 1), manifest, tmp_path / "c.html")
+    assert told not in crowd.read_text(encoding="utf-8"), "there is no left end of one user"
+
+
+@given(points=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
+def test_labels_have_room(points: list[tuple[int, int]]) -> None:
+    found = labelled(points)
+    assert found == sorted(set(found))
+    assert (0 in found) == bool(points)
+    places = [points[index] for index in found]
+    assert len(set(places)) == len(places)
+    assert set(places) == set(points), "on a coarse grid there is room for one at each place"
 
 
 def test_an_incomplete_sweep_says_so(results: Results, tmp_path: Path) -> None:

@@ -129,7 +129,9 @@ def test_no_value_holds_nothing() -> None:
 )
 def test_a_looser_limit_never_lowers_the_knee(values: list[int], limit: int, more: int) -> None:
     def at(most: int) -> int:
-        return knee([(value, value <= most) for value in values])
+        found = knee([(value, value <= most) for value in values])
+        assert found is not None
+        return found
 
     assert at(limit) <= at(limit + more)
     assert at(limit) == max((value for value in values if value <= limit), default=0)
@@ -137,3 +139,31 @@ def test_a_looser_limit_never_lowers_the_knee(values: list[int], limit: int, mor
 
 def test_the_knee_is_before_the_first_break() -> None:
     assert knee([(4, True), (1, True), (2, False)]) == 1
+
+
+@given(holds=st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=8))
+def test_a_knee_beyond_a_missing_point_is_not_known(holds: list[bool | None]) -> None:
+    planned = [(number, each) for number, each in enumerate(holds, 1)]
+    found = knee(planned)
+    filled = {knee([(n, each if h is None else h) for n, h in planned]) for each in (True, False)}
+    assert len(filled) == (2 if found is None else 1)
+    if found is not None:
+        assert all(held for number, held in planned if number <= found)
+        assert found == len(holds) or holds[found] is False
+
+
+@pytest.mark.parametrize(
+    ("slo", "shown", "close"),
+    [
+        ("ttft=35ms", "ttft p99 30 ms ± 2", False),
+        ("ttft=33.9ms", "ttft p99 30 ms ± 2", True),
+        ("ttft=26.1ms", "ttft p99 30 ms ± 2", True),
+        ("ttft.max=99ms", "ttft max 99 ms", False),
+        ("session=14s", "session max 13 s (of 5, too few for a p99)", False),
+        ("speed=690tok/s", "speed p1 700 tok/s ± 5.5", True),
+    ],
+)
+def test_the_value_that_decides_comes_with_its_scatter(slo: str, shown: str, close: bool) -> None:
+    row = a_row(ttft_p99_ms_se=2.0, session_p99_s_se=1.0, speed_p1_tokens_per_s_se=5.5)
+    assert parse_slo(slo).values_in(row) == [shown]
+    assert parse_slo(slo).is_close(row) == close

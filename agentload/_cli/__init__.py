@@ -1,19 +1,28 @@
 """The command line: one module per command, imported when the command is called.
 
 Exit codes: 0 done; 1 done, but something that the user must know of went wrong (failed requests, an
-interrupted run, an invalid trace); 2 bad usage or input.
+interrupted run, an invalid trace); 2 bad usage or input; 130 interrupted before anything was kept; 141 nobody
+reads the output any more.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-import click
+_INTERRUPTED, _NOT_READ = 130, 141  # what a shell shows of a command that SIGINT or SIGPIPE has ended
 
-from agentload_traces import AgentloadError, printable
+try:
+    import click
+
+    from agentload_traces import AgentloadError, printable
+except KeyboardInterrupt:
+    sys.exit(_INTERRUPTED)
 
 _COMMANDS = {
     "run": "Replay a trace on a simulated deployment and report it, in one go.",
@@ -30,8 +39,29 @@ _COMMANDS = {
 }
 
 
+class _NotRead(Exception):
+    """Nobody reads the output any more."""
+
+
+@contextmanager
+def _reading_ends() -> Iterator[None]:
+    """Tell of a closed pipe by an exception that click does not make an exit code of 1 of."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _NotRead from error
+
+
 class _LazyGroup(click.Group):
     """Lists commands without importing them, so that `--help` stays fast."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _reading_ends():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reading_ends():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -60,20 +90,41 @@ def cli() -> None:
     """
 
 
-def main(argv: list[str] | None = None) -> Any:
+def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point of the `agentload` command."""
-    for stream in (sys.stdout, sys.stderr):
-        # Ids and texts of a trace may hold any character; a terminal that cannot show one gets its code.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
-        return cli.main(args=argv, prog_name="agentload", standalone_mode=True)
+        _open_standard_streams()
+        for stream in (sys.stdout, sys.stderr):
+            # Ids and texts of a trace may hold any character; a terminal that cannot show one gets its code.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        code = cli.main(args=argv, prog_name="agentload", standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(_INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except AgentloadError as error:
         click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(2)
+    except _NotRead:
+        # Else Python would try once more at its exit, and complain of it.
+        sys.stdout = sys.stderr = None
+        sys.exit(_NOT_READ)
     except OSError as error:
         # Errors of the user's own files are AgentloadErrors; what is left is the output.
         click.echo(f"error: cannot write the output: {error.strerror or error}", err=True)
-        # Else Python would try once more at its exit, and complain of it.
         sys.stdout = None
         sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for a standard stream that is closed; else the next socket or file took its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one, for those below it are open.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentload._cli._console import report_console
+from agentload_traces import printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from agentload_simbackend import Deployment
 
 
@@ -64,6 +67,7 @@ def _head(deployment: Deployment) -> dict[str, Any]:
         "mode": deployment.mode,
         "model": deployment.model.name,
         "summary": deployment.summary,
+        "headline": deployment.headline(),
         "racks": dict(deployment.racks),
         "spec_sha256": deployment.spec_sha256,
     }
@@ -95,7 +99,7 @@ def _print_list(deployments: list[Deployment]) -> None:
     for column in ("deployment", "mode", "what it is"):
         table.add_column(column)
     for deployment in deployments:
-        table.add_row(deployment.name, deployment.mode, deployment.summary)
+        table.add_row(*map(_text, (deployment.name, deployment.mode, deployment.summary)))
     report_console().print(table)
 
 
@@ -141,20 +145,20 @@ def _lpx(deployment: Deployment) -> str:
 
 def _print_one(deployment: Deployment) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from agentload_simbackend import derived_figures, shown_number
 
     console = report_console()
-    console.print(f"{deployment.name} (mode {deployment.mode}): {deployment.summary}", highlight=False)
-    console.print(f"racks: {_racks(deployment)}", highlight=False, markup=False)
-    console.print(f"spec_sha256 {deployment.spec_sha256}\n", highlight=False)
+    console.print(_text(f"{deployment.name} (mode {deployment.mode}): {deployment.summary}"))
+    console.print(_text(f"racks: {_racks(deployment)}"))
+    console.print(_text(f"speeds hang on: {deployment.headline()}"))
+    console.print(_text(f"spec_sha256 {deployment.spec_sha256}"), end="\n\n")
     derived = Table(box=None, pad_edge=False)
     derived.add_column("derived")
     derived.add_column("value", justify="right")
     derived.add_column("weakest kind")
     for figure in derived_figures(deployment):
-        derived.add_row(figure.name, shown_number(figure.value, figure.unit), figure.kind)
+        derived.add_row(_text(figure.name), shown_number(figure.value, figure.unit), figure.kind)
     console.print(derived)
     console.print()
     sources: dict[str, int] = {}
@@ -167,11 +171,18 @@ def _print_one(deployment: Deployment) -> None:
         mark = sources.setdefault(quantity.source, len(sources) + 1)
         text = f"[{mark}] {quantity.note or ''}"
         value = shown_number(quantity.value, quantity.unit)
-        numbers.add_row(path, value, quantity.kind, Text(text))
+        numbers.add_row(_text(path), value, quantity.kind, _text(text))
     console.print(numbers, highlight=False)
     console.print("\nSources", highlight=False)
     for source, mark in sources.items():
-        click.echo(f"[{mark}] {source}")
+        click.echo(printable(f"[{mark}] {source}"))
     console.print("\nConditions", highlight=False)
     for sentence in deployment.conditions():
-        console.print(f"- {sentence}", highlight=False, markup=False)
+        console.print(_text(f"- {sentence}"))
+
+
+def _text(text: str) -> Text:
+    """Text of a file as it is there: no markup, and nothing that steers a terminal."""
+    from rich.text import Text
+
+    return Text(printable(text))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,12 +20,17 @@ _NON_TERMINAL_COLUMNS = 120
 def report_console() -> Console:
     """As wide as the terminal; a pipe or file gets a fixed width, so that its content is always the same.
 
-    Where stdout is closed, nothing is printed.
+    Where stdout is closed, nothing is printed. A pipe that nobody reads any more is a `BrokenPipeError`.
     """
     from rich.console import Console
 
+    class ReportConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # Console's own ends the process with 1, which is a meaning of its own here.
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    return Console(width=None if terminal else _NON_TERMINAL_COLUMNS)
+    return ReportConsole(width=None if terminal else _NON_TERMINAL_COLUMNS)
 
 
 def echo_json(value: Any) -> None:

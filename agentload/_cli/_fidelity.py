@@ -137,12 +137,16 @@ def _print_gpu(found: Fidelity, console: Console) -> None:
             table.add_row(Text(model), Text(system), str(errors.rows), tpot, ttft, of)
     console.print(table, highlight=False)
     for system_fit in gpu.systems:
-        fitted = (
-            f"fitted on {system_fit.fitted_rows}"
-            if system_fit.fitted_rows
-            else "not fitted, B200's parameters"
-        )
+        fitted = f"fitted on {system_fit.fitted_rows}" if system_fit.fitted_rows else "nothing fitted"
         console.print(f"- {system_fit.system}: {system_fit.rows} rows predicted, {fitted}", highlight=False)
+    if gpu.pinned:
+        console.print("\nPinned medians", highlight=False)
+    for pin in gpu.pinned:
+        console.print(
+            f"- {pin.name}: TPOT {pin.tpot_median:.1%}, at most {pin.tpot_limit:.1%}; "
+            f"TTFT {pin.ttft_median:.1%}, at most {pin.ttft_limit:.1%}{' !' if pin.drifted else ''}",
+            highlight=False,
+        )
     if gpu.left_out:
         console.print("\nRows without a prediction", highlight=False)
         for reason, rows in gpu.left_out.items():

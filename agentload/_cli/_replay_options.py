@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from agentload._cli._interrupts import like_ctrl_c
+from agentload._cli._values import SEED, NumberRange, named_file
 from agentload_traces import printable
 
 if TYPE_CHECKING:
@@ -22,15 +23,8 @@ if TYPE_CHECKING:
 
 _PROBLEMS_SHOWN = 10
 
-
-class _Speed(click.FloatRange):
-    """A range that does not let NaN through, which compares as neither too small nor too large."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        speed = super().convert(value, param, ctx)
-        if speed != speed:
-            self.fail(f"{value} is not a number.", param, ctx)
-        return speed
+_MAY_HAVE_MOVED = ("target", "faults")
+"""Options of files, which a run that is resumed may find elsewhere."""
 
 
 _OPTIONS = [
@@ -56,7 +50,7 @@ _OPTIONS = [
     ),
     click.option(
         "--speed",
-        type=_Speed(min=0.01, max=1e6),
+        type=NumberRange(min=0.01, max=1e6),
         default=1.0,
         show_default=True,
         help="How much faster than recorded arrivals, tools and think time pass.",
@@ -64,6 +58,7 @@ _OPTIONS = [
     click.option(
         "--faults",
         type=click.Path(path_type=Path),
+        callback=named_file,
         metavar="FILE",
         help="What befalls a deployment during the run: chips down, drains, stalls, 503s (TOML or JSON, see"
         " the simulator's README).",
@@ -91,17 +86,16 @@ _OPTIONS = [
         type=click.Choice(["refuse", "cut", "compact"]),
         default="refuse",
         show_default=True,
-        help="Turns that outgrow the deployment's context. refuse: do not start. cut: end the session before"
+        help="Turns that outgrow the context of the deployment, or the one that an endpoint tells"
+        " (max_model_len). refuse: do not start. cut: end the session before"
         " the first. compact: shorten the agent's context from there on, keeping its beginning.",
     ),
     click.option("--max-turns", type=click.IntRange(min=1), help="Play only a session's first turns."),
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all draws."
-    ),
+    click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of all draws."),
     click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0.1, max=86_400),
+        type=NumberRange(min=0.1, max=86_400),
         default=600.0,
         show_default=True,
         metavar="SECONDS",
@@ -123,7 +117,8 @@ _OPTIONS = [
         "--resume",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         metavar="RUN",
-        help="Finish an interrupted run with the trace and the options that it was started with.",
+        help="Finish an interrupted run with the trace and the options that it was started with. TRACE,"
+        " --target and --faults may say where their files now are.",
     ),
 ]
 
@@ -158,11 +153,12 @@ def _options(trace: Path | None, values: dict[str, Any]) -> ReplayOptions:
     resume: Path | None = values.pop("resume")
     if resume is not None:
         context = click.get_current_context()
-        given = [name for name in (*values, "clock") if _on_command_line(context, name)]
-        if given:
-            option = given[0].removeprefix("trace_").removesuffix("_s").replace("_", "-")
+        given = [name for name in values if _on_command_line(context, name)]
+        others = [name for name in given if name not in _MAY_HAVE_MOVED]
+        if others:
+            option = others[0].removeprefix("trace_").removesuffix("_s").replace("_", "-")
             raise click.UsageError(f"--resume takes the options from the run: leave out --{option}")
-        return resumed_options(resume, trace)
+        return resumed_options(resume, trace, **{name: values[name] for name in given})
     out: Path | None = values.pop("out")
     clock: Literal["virtual", "wall"] | None = values.pop("clock")
     assert trace is not None

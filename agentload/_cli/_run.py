@@ -36,14 +36,19 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     interrupted.
     """
     from agentload_analysis import render_text, summarise, write_html
-    from agentload_traces import decodable, sample_path
+    from agentload_traces import decodable, printable, sample_path
 
     if trace is None and values["resume"] is None:
         trace = sample_path(DEFAULT_SAMPLE)
     result = replay_with_progress(trace, values)
-    summary = summarise(result.path)
     page = result.path / "report.html"
-    write_html(result.path, page, summary)
+    try:
+        summary = summarise(result.path)
+        write_html(result.path, page, summary)
+    except KeyboardInterrupt:
+        kept = printable(result.path)
+        click.echo(f"interrupted: the run is kept in {kept}, its report is not written", err=True)
+        sys.exit(1)
     shown_run, shown_page = decodable(result.path), decodable(page)
     if as_json:
         echo_json({**summary, "run": shown_run, "html": shown_page})

@@ -8,22 +8,37 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentload._cli._console import echo_json, report_console
+from agentload._cli._schedule_text import ablation_caption, conditions, speeds, stops_paying, title
+from agentload._cli._sweep_options import context_tokens
+from agentload._cli._values import NumberRange
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentload_simbackend._schedule import Budget, StepSchedule
-    from agentload_simbackend._schedule_view import ScheduledDeployment
+    from agentload_simbackend import AblationRow, Budget, ScheduledDeployment, StepSchedule
 
 _LINES = ("c2c", "on_chip", "weights", "attention", "head", "host")
-_FIRST_BIT_S = 4e-6  # FIRST_BIT_S of the simulator, which need not be imported for help
+_FIRST_BIT_S = 2e-6  # FIRST_BIT_S of the simulator, which need not be imported for help
+
+
+def _context(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else context_tokens(value)
+    except ValueError as error:
+        raise click.BadParameter(f'"{value}" {error}', context, param) from None
 
 
 @click.command(short_help="Show the static schedule of a decode step on a group of LPUs.")
 @click.argument("model")
 @click.option("--lpus", type=click.IntRange(1), help="LPUs of the tensor-parallel group [the deployment's].")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Streams that decode.")
-@click.option("--context", type=click.IntRange(0), help="Tokens of context of each stream [10000].")
+@click.option(
+    "--batch", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Streams that decode."
+)
+@click.option(
+    "--context",
+    callback=_context,
+    help="Tokens of context of each stream, such as 100K or 8192 [10K].",
+)
 @click.option(
     "--draft-tokens",
     type=click.IntRange(0, 64),
@@ -33,11 +48,13 @@ _FIRST_BIT_S = 4e-6  # FIRST_BIT_S of the simulator, which need not be imported 
 @click.option("--no-overlap", is_flag=True, help="Send results only when the whole operation is done.")
 @click.option(
     "--arbitrate",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=NumberRange(0, 1, min_open=True, max_open=True),
     is_flag=False,
     flag_value=_FIRST_BIT_S,
     metavar="[SECONDS]",
-    help=f"Add a first-bit latency to each exchange, as arbitration on a GPU fabric does [{_FIRST_BIT_S:g}].",
+    help="Add a first-bit latency to each exchange, as arbitration on a GPU fabric does; without SECONDS "
+    f"{_FIRST_BIT_S:g}: half a small all-reduce on GB300 (4 us; NVIDIA AIConfigurator), for an all-reduce is "
+    "two exchanges, a reduce-scatter and an all-gather.",
 )
 @click.option(
     "--out",
@@ -60,21 +77,22 @@ def command(
     """Show the static schedule of one decode step on a tensor-parallel group of LPUs.
 
     MODEL is a model (its name or TOML file), or a deployment that decodes on LPUs. Printed are the budget of
-    each kind of layer and of the step, the speed of one stream, and a table of what overlap and the absence
-    of arbitration are worth on groups of 8 to 256 LPUs.
+    each kind of layer and of the step, the speed of one stream, a table of what overlap and the absence of
+    arbitration are worth on groups of 8 to 256 LPUs, and what fits in memory.
 
     \b
     Example:
       agentload schedule gemma-4-31b --lpus 256
-      agentload schedule gpt-oss-120b --batch 8 --context 100000 --out layer.html
-      agentload schedule gemma4-31b/pd --no-overlap --arbitrate 4e-6
+      agentload schedule gpt-oss-120b --batch 8 --context 100K --out layer.html
+      agentload schedule gemma4-31b/pd --no-overlap --arbitrate 2e-6
     """
-    from agentload_simbackend._schedule import ScheduleOptions
-    from agentload_simbackend._schedule_view import ScheduledDeployment, deployment_to_schedule
+    from agentload_simbackend import ScheduledDeployment, ScheduleOptions, deployment_to_schedule
     from agentload_traces import AgentloadError, printable
 
     if out is not None and out.suffix not in (".svg", ".html"):
         raise AgentloadError(f"--out {printable(out)}: the name must end in .svg or .html")
+    if out is not None and not out.parent.is_dir():
+        raise AgentloadError(f"--out {printable(out)}: there is no directory {printable(out.parent)}")
     scheduled = ScheduledDeployment(
         deployment_to_schedule(model),
         lpus=lpus,
@@ -92,95 +110,60 @@ def command(
         click.echo(f"wrote {printable(out)}", err=as_json)
 
 
-def _title(scheduled: ScheduledDeployment) -> str:
-    streams = "1 stream" if scheduled.batch == 1 else f"{scheduled.batch} streams"
-    return (
-        f"{scheduled.deployment.model.name}: a decode step on {scheduled.group.chips} LPUs, {streams} of "
-        f"{scheduled.context_tokens:,} tokens, {scheduled.draft_tokens + 1} verified per stream"
-    )
-
-
-def _conditions(scheduled: ScheduledDeployment) -> list[str]:
-    """What the numbers hold for, in sentences."""
-    from agentload_simbackend import shown_number
-
-    words: dict[str, list[str]] = {"fitted": [], "estimate": []}
-    for path, quantity in scheduled.numbers():
-        name = path.removeprefix("decode.").removeprefix("chip.").replace(".", " ").replace("_", " ")
-        if quantity.kind in words:
-            words[quantity.kind].append(f"{name} {shown_number(quantity.value, quantity.unit)}")
-    sentences = [f"Built for {scheduled.deployment.name}; not run on any machine."]
-    if scheduled.deployment.mode == "afd":
-        sentences.append("Without the attention over the context, which runs on the GPUs, and its crossings.")
-    if not scheduled.options.overlap:
-        sentences.append("Without overlap: results leave when the whole operation is done.")
-    if scheduled.options.first_bit_s:
-        sentences.append(f"With arbitration: {scheduled.options.first_bit_s * 1e6:g} us more per exchange.")
-    weights, kv = scheduled.weights_bytes, scheduled.kv_cache_bytes
-    if not scheduled.fits(scheduled.group.chips, weights + kv):
-        sentences.append(
-            f"The SRAM of {scheduled.group.chips} LPUs does not hold the weights ({weights / 1e9:,.1f} GB) "
-            f"and the KV cache ({kv / 1e9:,.1f} GB)."
-        )
-    if scheduled.fitted_lpus not in (None, scheduled.group.chips):
-        sentences.append(f"The operation time was fitted to groups of {scheduled.fitted_lpus} LPUs.")
-    if scheduled.draft_tokens and scheduled.draft is None:
-        sentences.append("No drafter is known for this model: drafts cost nothing here.")
-    if words["fitted"]:
-        sentences.append(f"Fitted to published results: {', '.join(words['fitted'])}.")
-    if words["estimate"]:
-        sentences.append(f"Estimates: {', '.join(words['estimate'])}.")
-    return sentences
-
-
 def _print(scheduled: ScheduledDeployment) -> None:
     from agentload_traces import printable
 
     console = report_console()
-    console.print(f"{printable(_title(scheduled))}\n", highlight=False, markup=False)
+
+    def say(text: str) -> None:
+        console.print(printable(text), highlight=False, markup=False)
+
+    say(title(scheduled))
+    console.print()
     _print_budget(scheduled, console)
-    console.print(f"\n{_speeds(scheduled)}\n", highlight=False, markup=False)
+    console.print()
+    for line in speeds(scheduled):
+        say(line)
+    console.print()
+    say(ablation_caption(scheduled))
     _print_ablation(scheduled, console)
+    say(stops_paying(scheduled))
     console.print("\nConditions", highlight=False)
-    for sentence in _conditions(scheduled):
-        console.print(f"- {printable(sentence)}", highlight=False, markup=False)
+    for sentence in conditions(scheduled):
+        say(f"- {sentence}")
 
 
 def _print_budget(scheduled: ScheduledDeployment, console: Console) -> None:
     from rich.table import Table
-
-    from agentload_simbackend._schedule import Budget
 
     table = Table(box=None, pad_edge=False)
     table.add_column("us", no_wrap=True)
     for column in ("count", "operations", "exchanges", *_LINES, "total"):
         table.add_column(column.replace("_", " "), justify="right", no_wrap=True)
 
-    def row(name: str, counts: tuple[object, ...], budget: Budget, decimals: int) -> None:
-        shown = [f"{seconds * 1e6:,.{decimals}f}" for seconds in (*budget, sum(budget))]
-        table.add_row(name, *map(str, counts), *shown)
+    def row(name: str, counts: tuple[object, ...], seconds: list[float], decimals: int) -> None:
+        table.add_row(name, *map(str, counts), *(f"{each * 1e6:,.{decimals}f}" for each in seconds))
 
-    parts: list[tuple[str, int, StepSchedule]] = [("step", 1, scheduled.step)]
+    def budget(lines: Budget, clock_hz: float = 1.0) -> list[float]:
+        return [each / clock_hz for each in (*lines, sum(lines))]
+
+    elsewhere = scheduled.elsewhere
+    step = "step on the LPUs" if elsewhere else "step"
+    parts: list[tuple[str, int, StepSchedule]] = [(step, 1, scheduled.step)]
     if scheduled.draft is not None:
         parts.append(("draft token", scheduled.draft_tokens, scheduled.draft))
     for name, count, schedule in parts:
         for layer in schedule.layers:
-            seconds = Budget(*(cycles / schedule.clock_hz for cycles in layer.budget))
-            row(layer.name, (layer.count, layer.dependent_operations, len(layer.bursts)), seconds, 3)
-        row(name, (count, "", ""), schedule.budget, 1)
+            counts = layer.count, layer.dependent_operations, len(layer.bursts)
+            row(layer.name, counts, budget(layer.budget, schedule.clock_hz), 3)
+        row(name, (count, "", ""), budget(schedule.budget), 1)
+    blank = [""] * (2 + len(_LINES))
+    for part in elsewhere:
+        table.add_row(part.name, str(part.times), *blank, f"{part.seconds * 1e6:,.1f}")
+    if elsewhere:
+        name = "step with drafts" if scheduled.draft is not None else "whole step"
+        table.add_row(name, "1", *blank, f"{scheduled.seconds * 1e6:,.1f}")
     console.print(table, highlight=False)
-
-
-def _speeds(scheduled: ScheduledDeployment) -> str:
-    text = f"One token a step, no drafts: {scheduled.plain_tokens_per_s:,.0f} tokens/s per stream."
-    if not scheduled.draft_tokens:
-        return text
-    drafts = f"{scheduled.draft_tokens} drafts" if scheduled.draft_tokens > 1 else "1 draft"
-    text += f"\nStep with {drafts}: {scheduled.seconds * 1e6:,.1f} us"
-    if scheduled.tokens_per_s is None:
-        return f"{text}; how many tokens it yields is not known for so many."
-    speed = f"{scheduled.tokens_per_s:,.0f} tokens/s per stream"
-    return f"{text}; at {scheduled.acceptance_length:g} tokens a step {speed}."
 
 
 def _print_ablation(scheduled: ScheduledDeployment, console: Console) -> None:
@@ -188,27 +171,30 @@ def _print_ablation(scheduled: ScheduledDeployment, console: Console) -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("LPUs", justify="right")
-    rows = [(lpus, scheduled.ablation(lpus)) for lpus in scheduled.ablation_lpus()]
-    for options in rows[0][1]:
+    for options in scheduled.ablation[0].speeds:
         added = " + arbitration" if options.first_bit_s else ""
-        table.add_column(f"{'' if options.overlap else 'no '}overlap{added}", justify="right", no_wrap=True)
+        table.add_column(f"{'' if options.overlap else 'no '}overlap{added}", justify="right")
+    table.add_column("operation time", justify="right")
     table.add_column("", no_wrap=True)
-    best = [max(speeds[options] for _, speeds in rows) for options in rows[0][1]]
-    for lpus, speeds in rows:
+    best = {options: scheduled.fastest(options) for options in scheduled.ablation[0].speeds}
+    for row in scheduled.ablation:
         shown = [
-            f"{speed:,.0f}{'*' if speed == top else ' '}"
-            for speed, top in zip(speeds.values(), best, strict=True)
+            f"{speed:,.0f}{'*' if best[options] is row else ' '}" for options, speed in row.speeds.items()
         ]
-        table.add_row(str(lpus), *shown, "" if scheduled.fits(lpus) else "SRAM too small for the weights")
-    length = scheduled.acceptance_length
-    yields = f"{length:g} tokens a step" if length and scheduled.draft_tokens else "one token a step"
-    first_bit_s = max(options.first_bit_s for options in rows[0][1])
-    console.print(
-        f"Tokens/s per stream at {yields}, by size of the group (* the fastest); arbitration is "
-        f"{first_bit_s * 1e6:g} us an exchange",
-        highlight=False,
-    )
+        time = row.operation_time
+        fitted = f" of {time.lpus}" if time.lpus is not None else ""
+        table.add_row(
+            str(row.lpus), *shown, f"{time.quantity.value * 1e6:.3f} us{fitted}", _held(scheduled, row)
+        )
     console.print(table, highlight=False)
+
+
+def _held(scheduled: ScheduledDeployment, row: AblationRow) -> str:
+    if not row.holds_weights:
+        return "SRAM too small for the weights"
+    if row.streams is not None and row.streams < scheduled.batch:
+        return f"holds {row.streams} of {scheduled.batch} streams"
+    return ""
 
 
 def _content(scheduled: ScheduledDeployment) -> dict[str, Any]:
@@ -243,31 +229,39 @@ def _content(scheduled: ScheduledDeployment) -> dict[str, Any]:
         "seconds": scheduled.seconds,
         "step": schedule(scheduled.step),
         "draft": schedule(scheduled.draft) if scheduled.draft is not None else None,
+        "elsewhere_s": {part.name: part.seconds for part in scheduled.elsewhere},
         "plain_tokens_per_s": scheduled.plain_tokens_per_s,
         "acceptance_length": scheduled.acceptance_length,
         "tokens_per_s": scheduled.tokens_per_s,
+        "streams_that_fit": scheduled.streams_that_fit(),
+        "holds_batch": scheduled.holds_batch,
         "ablation": [
             {
-                "lpus": lpus,
+                "lpus": row.lpus,
                 "overlap": options.overlap,
                 "first_bit_s": options.first_bit_s,
                 "tokens_per_s": speed,
-                "holds_weights": scheduled.fits(lpus),
+                "operation_time_s": row.operation_time.quantity.value,
+                "operation_time_fitted_to": row.operation_time.lpus,
+                "holds_weights": row.holds_weights,
+                "streams_that_fit": row.streams,
+                "fastest": scheduled.fastest(options) is row,
             }
-            for lpus in scheduled.ablation_lpus()
-            for options, speed in scheduled.ablation(lpus).items()
+            for row in scheduled.ablation
+            for options, speed in row.speeds.items()
         ],
-        "conditions": _conditions(scheduled),
+        "stops_paying": stops_paying(scheduled),
+        "conditions": conditions(scheduled),
     }
 
 
 def _draw(scheduled: ScheduledDeployment, out: Path) -> None:
-    from agentload_simbackend._gantt import Drawing, gantt_html, gantt_svg
+    from agentload_simbackend import GanttDrawing, gantt_html, gantt_svg
     from agentload_traces import AgentloadError, printable, replacing_file
 
     layers = [*scheduled.step.layers, *(scheduled.draft.layers if scheduled.draft is not None else ())]
-    conditions = [printable(sentence) for sentence in _conditions(scheduled)]
-    drawing = Drawing(printable(_title(scheduled)), conditions, layers, scheduled.group.clock_hz)
+    said = [printable(sentence) for sentence in conditions(scheduled)]
+    drawing = GanttDrawing(printable(title(scheduled)), said, layers, scheduled.group.clock_hz)
     text = gantt_html(drawing) if out.suffix == ".html" else gantt_svg(drawing)
     try:
         with replacing_file(out) as file:

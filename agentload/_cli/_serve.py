@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from agentload._cli._serve_log import one_line_log
-from agentload_traces._errors import AgentloadError
+from agentload._cli._values import SEED, named_file
+from agentload_traces import AgentloadError
 
 if TYPE_CHECKING:
     from agentload_simbackend import Deployment, Engine
@@ -33,12 +34,13 @@ _GC_THRESHOLD = 50_000
     "--seed",
     default=0,
     show_default=True,
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     help="Seed of all random draws and of the answers' text.",
 )
 @click.option(
     "--faults",
     type=click.Path(path_type=Path),
+    callback=named_file,
     metavar="FILE",
     help="Faults that befall it (TOML or JSON, see the simulator's README), timed from its start.",
 )
@@ -80,19 +82,20 @@ def command(
     `nvext.agent_hints` (Dynamo: higher is sooner); what it is about `x-agentload-content`. SIGINT or SIGTERM
     stops it, cuts the streams that are still running, and prints how well it kept time.
     """
-    from agentload_simbackend import build_engine, faults_sentence, load_deployment, load_faults
-    from agentload_simbackend._usloop import new_event_loop
+    from agentload._run_setup import check_faults
+    from agentload_simbackend import SimServer, build_engine, faults_sentence, load_deployment, load_faults
 
     loaded = load_deployment(deployment)
     conditions = list(loaded.conditions())
     timeline = load_faults(faults) if faults else ()
     if faults:
+        check_faults(faults, timeline, loaded)
         conditions.append(faults_sentence(faults, timeline))
     engine = build_engine(loaded, seed, faults=timeline)
     if realtime:
         _real_time()
     serve = _serve(loaded, engine, conditions, host, port, seed, as_json, until_stdin_ends)
-    with one_line_log(), asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with one_line_log(), asyncio.Runner(loop_factory=SimServer.new_event_loop) as runner:
         runner.run(serve)
 
 
@@ -130,8 +133,7 @@ async def _serve(
     as_json: bool,
     until_stdin_ends: bool,
 ) -> None:
-    from agentload_simbackend import SimulatedModel
-    from agentload_simbackend._server import SimServer
+    from agentload_simbackend import SimServer, SimulatedModel
 
     clock, stop = _Clock(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -144,7 +146,7 @@ async def _serve(
         engine,
         seed=seed,
         model=deployment.name,
-        max_model_len=deployment.max_context_tokens,
+        max_model_len=min(deployment.max_context_tokens, deployment.max_stream_tokens),
         block_tokens=deployment.cache_block_tokens,
         host=host,
         port=port,

@@ -51,8 +51,9 @@ def _context(context: click.Context, param: click.Parameter, value: str | None) 
 def command(as_json: bool, **values: Any) -> None:
     """Find the largest concurrency at which a deployment holds an SLO, in virtual time.
 
-    It doubles the concurrency until the SLO breaks, then bisects. That takes for granted that what breaks at
-    one concurrency breaks at every higher one. Each probe is shown, and what broke at the next higher one.
+    It doubles the concurrency until the SLO breaks, then bisects, with the same sessions each time. That
+    takes for granted that what breaks at one concurrency breaks at every higher one. Each probe is shown, and
+    the values that decide with their scatter.
 
     \b
     Example:
@@ -108,7 +109,8 @@ def _show_probe(probe: Probe) -> None:
     from agentload_traces import printable
 
     outcome = "holds" if probe.holds else f"breaks: {printable('; '.join(probe.broken))}"
-    click.echo(f"concurrency {probe.concurrency:>5,}  {outcome}")
+    sessions = probe.row["sessions"]
+    click.echo(f"concurrency {probe.concurrency:>5,} of {sessions:,} sessions  {outcome}")
 
 
 def _show(sizing: Sizing) -> None:
@@ -121,20 +123,20 @@ def _show(sizing: Sizing) -> None:
     def say(line: str, style: str | None = None) -> None:
         console.print(Text(printable(line)), style=style)
 
-    if sizing.largest == 0:
-        say(
-            f"{sizing.target} does not hold {sizing.slo} with one session: {'; '.join(sizing.broken)}",
-            "bold red",
-        )
-    elif sizing.at_limit:
-        say(
-            f"{sizing.target} holds {sizing.slo} with {sizing.largest} sessions at a time, the most tried",
-            "bold",
-        )
+    at, above = sizing.at, sizing.above
+    if above is not None and sizing.largest == 0:
+        broken = "; ".join(above.broken)
+        say(f"{sizing.target} does not hold {sizing.slo} with one session: {broken}", "bold red")
     else:
-        say(f"{sizing.target} holds {sizing.slo} with up to {sizing.largest} sessions at a time", "bold")
-        say(f"With {sizing.largest + 1}: {'; '.join(sizing.broken)}")
-    say(f"  - {sizing.assumption}")
-    say(f"  - {sizing.workload}")
-    for sentence in sizing.deployment.conditions:
-        say(f"  - {sentence}")
+        most = f"{sizing.largest} sessions at a time"
+        held = f"with {most}, the most tried" if sizing.at_limit else f"with up to {most}"
+        say(f"{sizing.target} holds {sizing.slo} {held}", "bold")
+    decisive = [probe for probe in (at, above) if probe is not None]
+    for probe in decisive:
+        say(f"With {probe.concurrency}: {'; '.join(probe.values)}")
+    say("(± one standard error, by ten groups of sessions in order)")
+    if any(probe.close for probe in decisive):
+        say("A limit is within two standard errors of one of these: other sessions may give another answer.")
+    simulated, hangs_on, *rest = sizing.deployment.conditions
+    for line in (simulated, hangs_on, sizing.assumption, sizing.workload, *rest):
+        say(f"  - {line}")

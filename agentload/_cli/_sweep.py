@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from agentload._cli._sweep_options import (
     take_workload,
     workload_options,
 )
+from agentload._cli._values import named_file
 
 if TYPE_CHECKING:
     from agentload._sweep import SweepOptions, SweepResult
@@ -72,6 +74,7 @@ _DEFAULT_MODEL = "gemma4-31b"
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=named_file,
     metavar="FILE.svg|png",
     help="Write the plots into one picture, too.",
 )
@@ -90,19 +93,31 @@ def command(plot: Path | None, as_json: bool, **values: Any) -> None:
       agentload sweep --target gemma4-31b/pd --trace my_trace.jsonl --plot pd.svg
       agentload sweep --model gemma4-31b --context 100K --tool-time 0 --json
 
-    Exit code 1: a point could not be run, turns failed, lines of the trace were skipped, or it was
-    interrupted (finished points are kept). 2: no point could be run.
+    Exit code 1: a point could not be run, turns failed, lines of the trace were skipped, a plot could not be
+    written, or it was interrupted or a process died (finished points are kept). 2: no point could be run.
     """
     from agentload._sweep import sweep
 
-    if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
-        raise click.BadParameter(f"{plot} must end in .svg or .png", param_hint="--plot")
+    if plot is not None:
+        _check_plot(plot)
     options = _options(values)
     points = len(options.targets) * len(options.concurrencies) * max(1, len(options.contexts_tokens))
     with like_ctrl_c(), _progress(points) as advance:
         result = sweep(options, advance)
-    _show(result, plot, as_json)
-    sys.exit(_exit_code(result))
+    _show(result, as_json)
+    plotted = _plot(result, plot, as_json)
+    code = _exit_code(result)
+    sys.exit(code or (0 if plotted else 1))
+
+
+def _check_plot(plot: Path) -> None:
+    """Raise `BadParameter` for what could not be written once everything is computed."""
+    if plot.suffix.lower() not in (".svg", ".png"):
+        raise click.BadParameter(f"{plot} must end in .svg or .png", param_hint="--plot")
+    if not plot.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {plot.parent}", param_hint="--plot")
+    if not os.access(plot.parent, os.W_OK):
+        raise click.BadParameter(f"the folder {plot.parent} cannot be written to", param_hint="--plot")
 
 
 def _options(values: dict[str, Any]) -> SweepOptions:
@@ -128,24 +143,43 @@ def _options(values: dict[str, Any]) -> SweepOptions:
     )
 
 
-def _show(result: SweepResult, plot: Path | None, as_json: bool) -> None:
+def _show(result: SweepResult, as_json: bool) -> None:
     import msgspec
 
     from agentload._sweep_results import table
-    from agentload_analysis import render_sweep, write_sweep_html, write_sweep_plot
+    from agentload_analysis import render_sweep
     from agentload_traces import decodable
 
     manifest = msgspec.to_builtins(result.manifest)
-    rows = table(result.rows)
-    page = write_sweep_html(rows, manifest, result.out / "sweep.html")
-    pages = [page, *([write_sweep_plot(rows, manifest, plot)] if plot is not None else [])]
     if as_json:
         echo_json({**manifest, "out": decodable(result.out), "points": result.rows})
         return
-    render_sweep(rows, manifest, report_console())
+    render_sweep(table(result.rows), manifest, report_console())
     click.echo(f"\nresults: {decodable(result.out)}")
-    for written in pages:
-        click.echo(f"plots: {decodable(written)}")
+
+
+def _plot(result: SweepResult, plot: Path | None, as_json: bool) -> bool:
+    """Write page and picture; what cannot be written is a warning, for the results are there. False then."""
+    import msgspec
+
+    from agentload._sweep_results import table
+    from agentload_analysis import write_sweep_html, write_sweep_plot
+    from agentload_traces import AgentloadError, decodable
+
+    manifest, rows = msgspec.to_builtins(result.manifest), table(result.rows)
+    whole = True
+    for write, path in ((write_sweep_html, result.out / "sweep.html"), (write_sweep_plot, plot)):
+        if path is None:
+            continue
+        try:
+            write(rows, manifest, path)
+        except AgentloadError as error:
+            click.echo(f"warning: {error}", err=True)
+            whole = False
+        else:
+            if not as_json:
+                click.echo(f"plots: {decodable(path)}")
+    return whole
 
 
 def _exit_code(result: SweepResult) -> int:
@@ -157,9 +191,10 @@ def _exit_code(result: SweepResult) -> int:
         trace = result.manifest.options["trace"]
         show_problems(Path(trace), result.trace)
         lines_lost = result.trace.lines_skipped > 0
-    if result.interrupted:
+    if result.interrupted or result.died is not None:
         done, planned = result.manifest.points_done, result.manifest.points_planned
-        click.echo(f"interrupted: {done} of {planned} points are kept in {printable(result.out)}", err=True)
+        why = "interrupted" if result.died is None else f"error: {result.died}"
+        click.echo(f"{why}: {done} of {planned} points are kept in {printable(result.out)}", err=True)
         return 1
     errors = [row["error"] for row in result.rows if row["error"] is not None]
     if errors and len(errors) == len(result.rows):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentload._cli._replay_options import _Speed
+from agentload._cli._values import SEED, NumberRange, named_file
 
 if TYPE_CHECKING:
     from agentload._sweep_points import Workload
@@ -84,13 +84,14 @@ _WORKLOAD_OPTIONS = [
     click.option(
         "--trace",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        callback=named_file,
         help="Play this trace's sessions, copied up to the concurrency, with tools and think time as"
         " recorded. Without it sessions are generated.",
     ),
     click.option("--format", "trace_format", help="The trace's format (default: recognised by its content)."),
     click.option(
         "--speed",
-        type=_Speed(min=0.01, max=1e6),
+        type=NumberRange(min=0.01, max=1e6),
         help="How much faster than recorded a trace's tools and think time pass.  [default: 1]",
     ),
     click.option(
@@ -107,13 +108,11 @@ _WORKLOAD_OPTIONS = [
     click.option(
         "--tool-time",
         "tool_s",
-        type=_Speed(min=0, max=86_400),
+        type=NumberRange(min=0, max=86_400),
         metavar="SECONDS",
         help="Time of the tools of a generated turn; 0 sends turn after turn.  [default: 0.3]",
     ),
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all draws."
-    ),
+    click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of all draws."),
 ]
 
 SLO_HELP = (

@@ -7,12 +7,11 @@ are the shorter session, and session k is the same however many are made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from agentload._generate._draws import choice_function, quantile_function, split, words
 from agentload._generate._profile import Profile
 from agentload_traces import Session, ToolCall, Turn
-from agentload_traces._records import Trigger
 
 _MS_PER_S = 1000
 _WORD_RANGE = 2**32
@@ -116,7 +115,7 @@ def _session(laws: _Laws, index: int, count: int) -> Session:
     prompt = new = laws.first_prompt(session_words[0])
     limit = laws.compaction_at(session_words[1])
     fixed = min(laws.fixed_tokens, prompt)
-    due: Trigger = "user"
+    due: Literal["user", "tool"] = "user"
     compact, delay_ms = False, 0
     wait_for: tuple[str, ...] = ()
     turns = []

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentload_analysis._csv import write_csv
     from agentload_analysis._html import write_html
-    from agentload_analysis._itl import itl_gaps, itl_source, itl_table
+    from agentload_analysis._itl import counted_gaps, itl_gaps, itl_source, itl_table
     from agentload_analysis._metrics import with_metrics
+    from agentload_analysis._percentiles import VALUES_NEEDED
     from agentload_analysis._sessions import critical_path, sessions
     from agentload_analysis._snapshot import Snapshot, take_snapshot
     from agentload_analysis._summary import Summary, summarise
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from agentload_analysis._text import render_text
 
 _HOMES = {
+    "VALUES_NEEDED": "_percentiles",
     "Snapshot": "_snapshot",
     "Summary": "_summary",
+    "counted_gaps": "_itl",
     "critical_path": "_sessions",
     "itl_gaps": "_itl",
     "itl_source": "_itl",
@@ -47,8 +50,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "VALUES_NEEDED",
     "Snapshot",
     "Summary",
+    "counted_gaps",
     "critical_path",
     "itl_gaps",
     "itl_source",

@@ -36,7 +36,7 @@ def itl_gaps(requests: pl.LazyFrame, by: Sequence[str] = ()) -> pl.LazyFrame:
             .filter(pl.col("tpot_ms").is_not_null())
             .select(*by, gap_ms="tpot_ms", weight=pl.lit(1, dtype=pl.Int64))
         )
-    return (
+    counted = (
         requests.filter(ANSWERED & (pl.col("arrival_dt_us").list.len() > 1))
         .select(
             *by,
@@ -47,11 +47,19 @@ def itl_gaps(requests: pl.LazyFrame, by: Sequence[str] = ()) -> pl.LazyFrame:
         .filter(pl.col("tokens") > 0)
         .group_by(*by, "dt_us", "tokens")
         .agg(pl.len().cast(pl.Int64).alias("times"))
-        .select(
-            *by,
-            gap_ms=pl.col("dt_us") / pl.col("tokens") / 1e3,
-            weight=pl.col("times") * pl.col("tokens"),
-        )
+    )
+    return counted_gaps(counted, by)
+
+
+def counted_gaps(counted: pl.LazyFrame, by: Sequence[str]) -> pl.LazyFrame:
+    """Arrivals of `tokens` tokens `dt_us` after those before, each there `times` times, as `itl_gaps`.
+
+    counted: the columns `by`, dt_us, tokens (1 or more), times.
+    """
+    return counted.select(
+        *by,
+        gap_ms=pl.col("dt_us") / pl.col("tokens") / 1e3,
+        weight=pl.col("times") * pl.col("tokens"),
     )
 
 

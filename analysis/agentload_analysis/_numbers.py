@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from agentload_analysis._metrics import K_TOKENS
-
-_VALUES_NEEDED = {"p90": 10, "p99": 100}
-"""A percentile stands on at least one value beyond it only from this count on."""
+from agentload_analysis._percentiles import VALUES_NEEDED
 
 UNKNOWN = "–"
 
@@ -46,7 +44,7 @@ def tokens(count: float | None) -> str:
 
 def percentile(value: float | None, name: str, count: int) -> str:
     """A percentile; "~" stands before one that `count` values cannot carry."""
-    mark = "~" if value is not None and count < _VALUES_NEEDED.get(name, 1) else ""
+    mark = "~" if value is not None and count < VALUES_NEEDED.get(name, 1) else ""
     return mark + number(value)
 
 

@@ -9,9 +9,12 @@ import altair as alt
 import polars as pl
 
 from agentload_analysis._sweep_plot_frontier import pareto_frontier
+from agentload_analysis._sweep_plot_labels import labelled
 from agentload_analysis._sweep_plot_words import Manifest, Row, context_name, series_name
 
 _COLOURS = ("#3d7ab8", "#d1495b", "#3a9d5d", "#8e6bbf", "#e07b39", "#d9b23d", "#4aa8a8", "#a3a9b3")
+_SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-right", "triangle-left", "arrow")
+"""Of the points, where there are more deployments than colours."""
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [10, 4], [1, 4])
 _GREY = "#8a93a3"
 _HEIGHT = 320
@@ -70,19 +73,22 @@ def sweep_plots(rows: Sequence[Row], manifest: Manifest) -> list[SweepPlot]:
 
 class _Series(NamedTuple):
     colour: alt.Color
+    shape: alt.Shape
     dash: alt.StrokeDash
 
 
 def _series(points: pl.DataFrame) -> _Series:
-    """How the lines are told apart: deployments by colour, contexts by dashes."""
+    """How the lines are told apart: deployments by colour and shape, contexts by dashes."""
     deployments = points["deployment"].unique(maintain_order=True).to_list()
     contexts = points["context"].unique(maintain_order=True).to_list()
     colours = [_COLOURS[place % len(_COLOURS)] for place in range(len(deployments))]
+    shapes = [_SHAPES[place // len(_COLOURS) % len(_SHAPES)] for place in range(len(deployments))]
     dashes = [_DASHES[place % len(_DASHES)] for place in range(len(contexts))]
     dash = alt.StrokeDash("context:N", title="context").scale(domain=contexts, range=dashes)
     return _Series(
         alt.Color("deployment:N", title="deployment").scale(domain=deployments, range=colours),
-        dash if len(contexts) > 1 else dash.legend(None),
+        alt.Shape("deployment:N", title="deployment").scale(domain=deployments, range=shapes),
+        dash.legend(symbolType="stroke") if len(contexts) > 1 else dash.legend(None),
     )
 
 
@@ -109,7 +115,7 @@ def _curves(points: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
         base.mark_line(strokeWidth=2).encode(
             strokeDash=series.dash, detail="series:N", order="concurrency:Q"
         ),
-        base.mark_circle(size=50, opacity=1).encode(tooltip=_tooltip()),
+        base.mark_point(size=50, filled=True, opacity=1).encode(shape=series.shape, tooltip=_tooltip()),
     ]
     if points["knee"].any():
         rings = alt.Chart(points.filter(pl.col("knee"))).encode(x=x, y=y, color=series.colour)
@@ -131,13 +137,15 @@ def _throughput(points: pl.DataFrame, manifest: Manifest) -> SweepPlot:
         .encode(x=x, y=y, order="speed_p50_tokens_per_s:Q", detail="context:N")
     )
     labels = (
-        alt.Chart(points)
+        alt.Chart(
+            points[labelled(points.select("speed_p50_tokens_per_s", "output_tokens_per_s_per_rack").rows())]
+        )
         .mark_text(dx=7, dy=-7, align="left", fontSize=11)
         .encode(x=x, y=y, text="concurrency:Q", color=_series(points).colour)
     )
     caption = (
-        "A point is a concurrency, which stands beside it. Up and to the right is better; a wide grey line"
-        " is the Pareto frontier of a context: nothing that was tried is above it."
+        "A point is a concurrency, which stands beside it where there is room. Up and to the right is better;"
+        " a wide grey line is the Pareto frontier of a context: nothing that was tried is above it."
     )
     if points["knee"].any():
         caption += f" A ring: the most that holds {manifest['slo']}."
@@ -163,20 +171,33 @@ def _speed(points: pl.DataFrame, manifest: Manifest) -> SweepPlot:
     y = alt.Y("speed_p50_tokens_per_s:Q", title=_SPEED).scale(zero=True).axis(format=",d")
     layers = _curves(points, x, y)
     caption = "Line: the median turn."
-    references = manifest["references"]
+    references = [ref for ref in manifest["references"] if ref["concurrency"] in set(points["concurrency"])]
     if references:
-        lines = pl.DataFrame(
-            [{"name": ref["name"], "speed": ref["speed_tokens_per_s"]} for ref in references]
+        marks = pl.DataFrame(
+            [
+                {name: ref[name] for name in ("name", "concurrency", "speed_tokens_per_s")}
+                for ref in references
+            ]
         )
-        base = alt.Chart(lines).encode(y=alt.Y("speed:Q"))
-        layers.append(base.mark_rule(color=_GREY, strokeDash=[4, 4], strokeWidth=1.5))
+        base = alt.Chart(marks).encode(x=x, y=alt.Y("speed_tokens_per_s:Q"))
+        layers.append(base.mark_point(shape="diamond", size=260, strokeWidth=2.5, color=_GREY))
         layers.append(
-            base.mark_text(color=_GREY, align="right", dx=-6, dy=-7, fontSize=11).encode(
-                x=alt.value("width"), text="name:N"
-            )
+            base.mark_text(color=_GREY, align="left", dx=14, dy=-12, fontSize=11).encode(text="name:N")
         )
-        caption += "".join(f" Dashed: {ref['name']}, {ref['conditions']}." for ref in references)
-        caption += " What it was measured at is the left end of these lines, one user alone."
+    for ref in references:
+        caption += f" Diamond: {ref['name']}, {ref['conditions']}."
+        modes = {found["target"]: found["mode"] for found in manifest["deployments"]}
+        comparable = sorted(
+            {
+                name
+                for name in points["deployment"]
+                if modes[name] == ref["mode"] and name.startswith(f"{ref['model']}/")
+            }
+        )
+        if comparable:
+            caption += f" What it was measured on is the left end of {', '.join(comparable)}, most likely."
+        else:
+            caption += f" It was measured in mode {ref['mode']}, most likely, which is not shown here."
     return SweepPlot(
         "speed", "Speed of one user by concurrency", caption, alt.layer(*layers).properties(height=_HEIGHT)
     )

@@ -15,10 +15,11 @@ Manifest = Mapping[str, Any]
 
 NOTES = (
     "tokens/s per user: output speed of one stream, 1 / TPOT, one value a turn; p10 is the slow side.",
-    "tokens/s together: output tokens of all turns / time of the run, tools and the end of the run included;"
-    " per rack: divided by all racks of the deployment.",
+    "tokens/s together: of all users, over the time in which all places are taken, tools included; per rack:"
+    " divided by all racks of the deployment.",
     "ITL: gaps between tokens, pooled; worst turn: the highest p99 of the gaps of a single turn.",
     "queue: its share of the session times. ~: a percentile of fewer values than it needs.",
+    "±: one standard error, by ten groups of sessions in order.",
 )
 
 
@@ -42,7 +43,7 @@ def sweep_title(manifest: Manifest) -> str:
 
 def sweep_headline(rows: Sequence[Row], manifest: Manifest) -> Iterator[str]:
     """One sentence a series: the speed of one user alone and among the most, and what holds the SLO."""
-    knees = {(knee["target"], knee["context_tokens"]): knee["concurrency"] for knee in manifest["knees"]}
+    knees = {(knee["target"], knee["context_tokens"]): knee for knee in manifest["knees"]}
     for _, group in groupby(rows, key=lambda row: (row["target"], row["context_tokens"])):
         held = [row for row in group if row["error"] is None and row["speed_count"]]
         if not held:
@@ -56,11 +57,31 @@ def sweep_headline(rows: Sequence[Row], manifest: Manifest) -> Iterator[str]:
             line += f", {_speed(last)} at {last['concurrency']}"
         knee = knees.get((first["target"], first["context_tokens"]))
         if knee is not None:
-            most_tried = ", the most tried" if knee == last["concurrency"] else ""
-            line += f"; {manifest['slo']} holds " + (
-                f"up to {knee}{most_tried}" if knee else "at none of them"
-            )
+            line += f"; {manifest['slo']} holds {_holds(knee)}"
         yield line + "."
+
+
+def _holds(knee: Mapping[str, Any]) -> str:
+    """Up to where an SLO holds, with the values that decide it and their scatter."""
+    most = knee["concurrency"]
+    if most is None:
+        return f"up to: not known, for {counted(knee['missing'], 'point')} {_is_are(knee['missing'])} missing"
+    reach = f"up to {most}" if most else "at none of them"
+    if most and knee["next_concurrency"] is None:
+        reach += ", the most tried"
+    told = [
+        f"at {at}: {', '.join(values)}"
+        for at, values in ((most, knee["at"]), (knee["next_concurrency"], knee["above"]))
+        if values
+    ]
+    if not told:
+        return reach
+    close = "; within two standard errors of the limit" if knee["close"] else ""
+    return f"{reach} ({'; '.join(told)}{close})"
+
+
+def _is_are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _speed(row: Row) -> str:
@@ -84,14 +105,16 @@ def sweep_problems(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def sweep_conditions(manifest: Manifest, *, whole: bool) -> list[str]:
-    """What the numbers hold for; `whole`: all that the deployments rest on, else the first of each."""
+    """What the numbers hold for; `whole`: all that the deployments rest on, else the first two of each: what
+    the simulation is, and what its speeds hang on.
+    """
     lines = [manifest["workload"], f"Seed {manifest['seed']}, virtual time; {manifest['racks_counted']}."]
     for deployment in manifest["deployments"]:
         sentences = deployment["conditions"]
         racks = ", ".join(f"{count} × {rack}" for rack, count in deployment["racks"].items())
         if sentences:
-            lines.append(f"{sentences[0]} Racks: {racks}.")
-        lines += sentences[1:] if whole else ()
+            lines.append(f"{sentences[0]} {sentences[1]} Racks: {racks}.")
+        lines += sentences[2:] if whole else ()
     return list(dict.fromkeys(lines))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ BASIS_TITLE = "What these numbers rest on"
 
 _READING_OPTIONS = frozenset(["trace_format", "strict", "arrivals"])
 """Options that say how a trace was read and what was recorded; no number of a report depends on them."""
+
+_OF_A_NUMBER = re.compile(r"\A[^=]+ = \S.* is (fitted|an estimate)\b|\AAlso estimates: ")
+"""How the simulator's sentences about its fitted and estimated numbers look."""
 
 _INCOMPLETE = "INCOMPLETE"
 _FAILED = " failed, "
@@ -56,16 +60,18 @@ def conditions(summary: Summary) -> list[str]:
         for name, value in options.items()
         if value is not None and name not in _READING_OPTIONS
     ]
-    lines = ["; ".join([*facts, f"seed {summary['seed']}"]), *summary["conditions"][:1]]
-    resting = len(basis(summary))
+    resting = basis(summary)
+    others = [sentence for sentence in summary["conditions"] if sentence not in resting]
+    lines = ["; ".join([*facts, f"seed {summary['seed']}"]), *others]
     if resting:
-        lines.append(f'Fitted and estimated: {counted(resting, "line")} below the tables, "{BASIS_TITLE}".')
+        count = counted(len(resting), "sentence")
+        lines.append(f'Fitted and estimated: {count} below the tables, "{BASIS_TITLE}".')
     return lines
 
 
 def basis(summary: Summary) -> list[str]:
-    """The run's conditions after the first: its fitted and estimated numbers, one sentence each."""
-    return list(summary["conditions"][1:])
+    """Those of the run's conditions that are about fitted and estimated numbers, one sentence each."""
+    return [sentence for sentence in summary["conditions"] if _OF_A_NUMBER.search(sentence)]
 
 
 def notes(summary: Summary) -> list[str]:

@@ -1,6 +1,6 @@
 """The simulator: specs, step-time models, the engine, the HTTP server.
 
-`SimServer` is imported when it is first used, since aiohttp comes with it.
+`SimServer` is imported when it is first used, since aiohttp comes with it; so is what only one command needs.
 """
 
 from __future__ import annotations
@@ -53,23 +53,39 @@ from agentload_simbackend._wire import (
 )
 
 if TYPE_CHECKING:
-    from agentload_simbackend._fidelity import Fidelity, fidelity
-    from agentload_simbackend._fidelity_gpu import GpuErrors
+    from agentload_simbackend._fidelity import Fidelity, FittedParameters, fidelity
+    from agentload_simbackend._fidelity_gpu import GpuFidelity, GpuGroupErrors, GpuPin, GpuSystem
     from agentload_simbackend._fidelity_row import FidelityRow
+    from agentload_simbackend._fit import MemoryNeed
+    from agentload_simbackend._gantt import GanttDrawing, gantt_html, gantt_svg
+    from agentload_simbackend._gpu_fit import GpuErrors
+    from agentload_simbackend._schedule import Budget, LayerSchedule, StepSchedule
+    from agentload_simbackend._schedule_fitted import OperationTime
+    from agentload_simbackend._schedule_input import FIRST_BIT_S, ScheduleOptions
+    from agentload_simbackend._schedule_view import (
+        AblationRow,
+        ElsewhereTime,
+        ScheduledDeployment,
+        deployment_to_schedule,
+    )
     from agentload_simbackend._server import SimServer
 
 __all__ = [
     "AGENT_HEADER",
     "CLASS_HEADER",
     "CONTENT_HEADER",
+    "FIRST_BIT_S",
     "MODES",
     "SESSION_HEADER",
     "TURN_HEADER",
+    "AblationRow",
     "Arrival",
     "ArrivalsFunction",
+    "Budget",
     "ChipsDown",
     "Deployment",
     "Drain",
+    "ElsewhereTime",
     "Emission",
     "Engine",
     "EngineRequest",
@@ -80,11 +96,20 @@ __all__ = [
     "Figure",
     "Finished",
     "FirstToken",
+    "FittedParameters",
+    "GanttDrawing",
     "GpuErrors",
+    "GpuFidelity",
+    "GpuGroupErrors",
+    "GpuPin",
+    "GpuSystem",
     "KvLoss",
     "LatencyClass",
+    "LayerSchedule",
     "LinkDown",
+    "MemoryNeed",
     "Mode",
+    "OperationTime",
     "Phases",
     "PowerCap",
     "PromptRun",
@@ -92,16 +117,22 @@ __all__ = [
     "Refuse",
     "Rejected",
     "Reset",
+    "ScheduleOptions",
+    "ScheduledDeployment",
     "ServerTimes",
     "SimServer",
     "SimulatedModel",
     "Stall",
+    "StepSchedule",
     "build_engine",
     "decode_id",
+    "deployment_to_schedule",
     "derived_figures",
     "encode_id",
     "faults_sentence",
     "fidelity",
+    "gantt_html",
+    "gantt_svg",
     "list_deployments",
     "list_models",
     "load_deployment",
@@ -111,20 +142,36 @@ __all__ = [
 ]
 
 
-_FIDELITY = {
+_LATER = {
     "Fidelity": "_fidelity",
     "FidelityRow": "_fidelity_row",
-    "GpuErrors": "_fidelity_gpu",
+    "FittedParameters": "_fidelity",
+    "GpuErrors": "_gpu_fit",
+    "GpuFidelity": "_fidelity_gpu",
+    "GpuGroupErrors": "_fidelity_gpu",
+    "GpuPin": "_fidelity_gpu",
+    "GpuSystem": "_fidelity_gpu",
     "fidelity": "_fidelity",
+    "AblationRow": "_schedule_view",
+    "Budget": "_schedule",
+    "ElsewhereTime": "_schedule_view",
+    "FIRST_BIT_S": "_schedule_input",
+    "GanttDrawing": "_gantt",
+    "LayerSchedule": "_schedule",
+    "MemoryNeed": "_fit",
+    "OperationTime": "_schedule_fitted",
+    "ScheduleOptions": "_schedule_input",
+    "ScheduledDeployment": "_schedule_view",
+    "StepSchedule": "_schedule",
+    "deployment_to_schedule": "_schedule_view",
+    "gantt_html": "_gantt",
+    "gantt_svg": "_gantt",
+    "SimServer": "_server",
 }
-"""Only `agentload fidelity` needs it."""
+"""Modules of what only `agentload fidelity`, `schedule` or `serve` needs."""
 
 
 def __getattr__(name: str) -> object:
-    if name == "SimServer":
-        from agentload_simbackend._server import SimServer
-
-        return SimServer
-    if name in _FIDELITY:
-        return getattr(import_module(f"agentload_simbackend.{_FIDELITY[name]}"), name)
+    if name in _LATER:
+        return getattr(import_module(f"agentload_simbackend.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

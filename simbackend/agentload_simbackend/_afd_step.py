@@ -1,19 +1,19 @@
 """A decode step with attention on GPUs and the rest of each layer on LPUs.
 
 The sliding-window and state-space layers stay on the LPUs. Once per layer whose cache grows, the activations
-of all tokens of the step cross to the GPUs, which hold that layer's mixer and KV, and back.
+of all tokens of the step cross to the GPUs, which hold that layer's mixer and KV, and back. A drafter on the
+LPUs that reads this KV has its own activations cross for each draft token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
 from agentload_simbackend._gpu_step import gpu_mixers
 from agentload_simbackend._gpu_terms import GpuGroup
-from agentload_simbackend._lpu_step import LpuWork, lpu_drafted_step
 from agentload_simbackend._model import ModelShape
-from agentload_simbackend._model_specs import Drafter
 from agentload_simbackend._pieces import Pieces, added, for_share, largest, line
 
 
@@ -21,6 +21,7 @@ class Crossing(NamedTuple):
     """The way to the attention side and back.
 
     bytes_per_s: per direction. overhead_s: fixed time of the GPUs for each crossing.
+    draft_crossings: of each draft token, with `draft_hidden` elements a stream.
     """
 
     gpus: GpuGroup
@@ -29,20 +30,41 @@ class Crossing(NamedTuple):
     overhead_s: float
     activation_bytes: int
     micro_batches: int
+    draft_crossings: int = 0
+    draft_hidden: int = 0
+
+    def crossings(self, shape: ModelShape, tokens: int) -> int:
+        """Crossings of a step that verifies `tokens` tokens, one of them no draft; each goes out and back."""
+        return shape.growing_layers + (tokens - 1) * self.draft_crossings
+
+    def link(self, shape: ModelShape, batch: int, tokens: int) -> Pieces:
+        """What a step's crossings take on their way, both ways."""
+        bytes_s = self._bytes_s(shape, batch, tokens)
+        return line(2 * (self.crossings(shape, tokens) * self.latency_s + bytes_s))
+
+    def one_way(self, shape: ModelShape, batch: int, tokens: int) -> Pieces:
+        """For how long they hold the link in one direction."""
+        return line(self._bytes_s(shape, batch, tokens))
+
+    def attention(self, shape: ModelShape, batch: int, tokens: int) -> Pieces:
+        """What the GPUs take for all of them."""
+        overhead = line(self.crossings(shape, tokens) * self.overhead_s)
+        return added(overhead, gpu_mixers(shape, self.gpus, batch=batch, tokens=tokens))
+
+    def _bytes_s(self, shape: ModelShape, batch: int, tokens: int) -> float:
+        elements = shape.growing_layers * shape.hidden * tokens
+        elements += (tokens - 1) * self.draft_crossings * self.draft_hidden
+        return elements * batch * self.activation_bytes / self.bytes_per_s
 
 
 def afd_step(
-    shape: ModelShape,
-    work: LpuWork,
-    crossing: Crossing,
-    drafter: Drafter | None,
-    *,
-    batch: int,
-    draft_tokens: int,
+    shape: ModelShape, crossing: Crossing, lpx: Callable[[int], Pieces], *, batch: int, tokens: int
 ) -> Pieces:
-    """A step of `batch` streams.
+    """A step of `batch` streams that each verify `tokens` tokens; `lpx`: what a batch takes on the LPUs.
 
-    T = LPX + growing layers x (2 latencies + 2 hidden x tokens x bytes / bandwidth + overhead + attention)
+    T = LPX + crossings x (2 latencies + 2 hidden x tokens x bytes / bandwidth + overhead) + attention
+
+    A crossing is that of a growing layer, or of a draft token (with the drafter's hidden and one token).
 
     With micro-batches the two sides and the link take turns, and
     T = max(LPX, GPUs, link one way, the sum above for one micro-batch of ceil(batch / m) streams),
@@ -50,44 +72,17 @@ def afd_step(
     more than for the whole, and the parts never to wait for one another. So it is never slower than one
     whole batch.
     """
-    whole = _chain(shape, work, crossing, drafter, batch, draft_tokens)
+
+    def chain(streams: int) -> Pieces:
+        link, attention = (part(shape, streams, tokens) for part in (crossing.link, crossing.attention))
+        return added(lpx(streams), link, attention)
+
     part = ceil(batch / crossing.micro_batches)
     if part == batch:
-        return whole
-    one_way = line(shape.growing_layers * _one_way_s(shape, crossing, batch * (draft_tokens + 1)))
-    chain = _chain(shape, work, crossing, drafter, part, draft_tokens)
+        return chain(batch)
     return largest(
-        lpu_drafted_step(work, drafter, batch, draft_tokens),
-        _attention(shape, crossing, batch, draft_tokens + 1),
-        one_way,
-        for_share(chain, part / batch),
+        lpx(batch),
+        crossing.attention(shape, batch, tokens),
+        crossing.one_way(shape, batch, tokens),
+        for_share(chain(part), part / batch),
     )
-
-
-def _chain(
-    shape: ModelShape,
-    work: LpuWork,
-    crossing: Crossing,
-    drafter: Drafter | None,
-    batch: int,
-    draft_tokens: int,
-) -> Pieces:
-    """Everything one after the other."""
-    tokens = draft_tokens + 1
-    one_way_s = crossing.latency_s + _one_way_s(shape, crossing, batch * tokens)
-    return added(
-        lpu_drafted_step(work, drafter, batch, draft_tokens),
-        line(shape.growing_layers * 2 * one_way_s),
-        _attention(shape, crossing, batch, tokens),
-    )
-
-
-def _one_way_s(shape: ModelShape, crossing: Crossing, queries: int) -> float:
-    """How long the activations of one layer hold the link in one direction."""
-    return shape.hidden * crossing.activation_bytes * queries / crossing.bytes_per_s
-
-
-def _attention(shape: ModelShape, crossing: Crossing, batch: int, tokens: int) -> Pieces:
-    """What the GPUs take for all layers that cross."""
-    overhead = line(shape.growing_layers * crossing.overhead_s)
-    return added(overhead, gpu_mixers(shape, crossing.gpus, batch=batch, tokens=tokens))

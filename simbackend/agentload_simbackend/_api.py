@@ -14,7 +14,7 @@ import msgspec
 from agentload_simbackend._faults import Fault
 
 LatencyClass = Literal["interactive", "standard", "batch"]
-"""Whom the router serves first; see `Router.allowance`."""
+"""Whom the router serves first; see `RouterSpec.allowance`."""
 
 
 class PromptRun(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which numbers a deployment rests on, and what holds for whatever it gives."""
+"""What holds for whatever a deployment gives."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from agentload_simbackend._quantity import KINDS, Kind, Number, numbers_of, shown_number
-from agentload_simbackend._specs import GpuChip, GpuRack, LpuChip, LpuRack
+from agentload_simbackend._gpu_terms import format_flops
+from agentload_simbackend._quantity import KINDS, Kind, Number, Quantity, shown_number
+from agentload_simbackend._specs import GpuChip, LpuChip, LpuRack, LpuSide
+from agentload_simbackend._used_numbers import used_numbers
 from agentload_traces import printable
 
 if TYPE_CHECKING:
@@ -36,52 +38,6 @@ _KIND_STANDING: dict[Kind, str] = {
 }
 
 
-def used_numbers(deployment: Deployment) -> Iterator[Number]:
-    """Every number that the deployment's behaviour rests on."""
-    spec = deployment.spec
-    speculation = spec.speculation
-    unused_lengths = {
-        f"speculation.acceptance_length.{content}"
-        for content in (speculation.acceptance_length if speculation else ())
-        if speculation and content != speculation.content
-    }
-    for number in numbers_of(spec, ""):
-        if number.path not in unused_lengths:
-            yield number
-    yield from numbers_of(deployment.model, "model")
-    if deployment.drafter is not None:
-        yield from numbers_of(deployment.drafter, "drafter")
-    for link, name in ((deployment.link, "link"), (deployment.split_link, "split_link")):
-        if link is not None:
-            yield from numbers_of(link, name)
-    unused: tuple[str, ...] = ()
-    if spec.attention is not None:
-        unused = (".decode.layer_overhead", ".decode.stream_overhead")
-    elif spec.spill is None:
-        unused = (".decode.",)
-    yield from _numbers_of_side("prefill", deployment.prefill_rack, deployment.prefill_chip, unused)
-    # Without a prefill side the decode side prefills too.
-    unused = (".prefill.",) if spec.prefill is not None else ()
-    yield from _numbers_of_side("decode", deployment.decode_rack, deployment.decode_chip, unused)
-    yield from _numbers_of_side("draft", deployment.draft_rack, deployment.draft_chip, ())
-
-
-def _numbers_of_side(
-    side: str,
-    rack: LpuRack | GpuRack | None,
-    chip: LpuChip | GpuChip | None,
-    unused: tuple[str, ...],
-) -> Iterator[Number]:
-    """Of a side's rack and chip all but what other sides would use."""
-    if rack is None or chip is None:
-        return
-    yield from numbers_of(rack, f"{side}.rack")
-    skipped = tuple(f"{side}.chip{part}" for part in unused)
-    for number in numbers_of(chip, f"{side}.chip"):
-        if not number.path.startswith(skipped):
-            yield number
-
-
 def conditions_of(deployment: Deployment) -> list[str]:
     """One sentence for what the simulation is, for each number that a headline hangs on, and for the rest."""
     numbers = list(used_numbers(deployment))
@@ -97,14 +53,66 @@ def conditions_of(deployment: Deployment) -> list[str]:
             estimates.append(sentence)
         elif quantity.kind == "estimate":
             others.append(f"{words} {value}")
-    sentences = [_standing(deployment.name, numbers), *_grown(deployment), *fitted, *estimates]
+    sentences = [
+        _standing(deployment.name, numbers),
+        f"Its speeds hang on: {headline_of(deployment)}.",
+        *_limits(deployment),
+        *fitted,
+        *estimates,
+    ]
     if others:
         sentences.append(f"Also estimates: {', '.join(others)}.")
     return [printable(sentence) for sentence in sentences]
 
 
+def headline_of(deployment: Deployment) -> str:
+    """What the speeds of a deployment hang on, in a short line."""
+    spec, chip, speculation = deployment.spec, deployment.decode_chip, deployment.spec.speculation
+    parts = []
+    gpus = chip if isinstance(chip, GpuChip) else deployment.prefill_chip if spec.spill is not None else None
+    if gpus is not None:
+        where = " where it spills" if spec.spill is not None else ""
+        parts.append(f"o = {_shown(gpus.decode.layer_overhead, ' a layer')}{where}")
+    for side, lpu in ((spec.decode, chip), (spec.draft.lpus if spec.draft else None, deployment.draft_chip)):
+        if isinstance(side, LpuSide) and isinstance(lpu, LpuChip):
+            parts.append(f"{_shown(side.operation_time or lpu.operation_time, ' an operation')} on LPX")
+    if spec.attention is not None:
+        parts.append(_shown(spec.attention.crossing_overhead, " a crossing"))
+    if speculation is None:
+        parts.append("one token a step")
+    else:
+        length = speculation.acceptance_length[speculation.content]
+        tokens = f"{length.value:g} tokens a step ({_word(length.kind)})"
+        parts.append(f"K = {speculation.draft_tokens.whole}, {tokens}")
+    return "; ".join(parts)
+
+
+def _shown(quantity: Quantity, of: str) -> str:
+    return f"{shown_number(quantity.value, quantity.unit)}{of} ({_word(quantity.kind)})"
+
+
+def _word(kind: Kind) -> str:
+    return kind.replace("_", " ")
+
+
+def _limits(deployment: Deployment) -> Iterator[str]:
+    """What of the model's limits this deployment meets."""
+    yield from _grown(deployment)
+    yield from _across_racks(deployment)
+    gpus = [chip for chip in (deployment.decode_chip, deployment.prefill_chip) if isinstance(chip, GpuChip)]
+    if gpus:
+        yield from _narrow(deployment, gpus[0])
+    decodes = isinstance(deployment.decode_chip, GpuChip) or deployment.spec.spill is not None
+    if decodes and any(kind.ffn is not None and kind.ffn.experts for kind in deployment.shape.kinds):
+        yield (
+            "Decode of models with experts on GPUs comes out slow at low concurrency: GPT-OSS-120B on GB200 "
+            "was measured at 1.9 ms a token at concurrency 1, where this form says 2.8, so ratios to Rubin "
+            "are up to half too large there."
+        )
+
+
 def _grown(deployment: Deployment) -> Iterator[str]:
-    """That a chip has no format as narrow as the model's, and stores more."""
+    """That a chip does not have the model's format, and stores more or less."""
     chip, published = deployment.decode_chip, deployment.spec.weight_bytes or deployment.model.weight_bytes
     stored = deployment.stored_bytes(chip)
     if stored > published.value:
@@ -112,6 +120,38 @@ def _grown(deployment: Deployment) -> Iterator[str]:
             f"{chip.name} has no format narrower than {stored:g} bytes per parameter: weights of "
             f"{published.value:g} take {stored / published.value:.2f} times as much on it."
         )
+    elif stored < published.value:
+        yield (
+            f"{chip.name} stores {stored:g} bytes per parameter: weights of {published.value:g} are taken as "
+            "converted, which may change the answers."
+        )
+
+
+def _across_racks(deployment: Deployment) -> Iterator[str]:
+    decode, rack = deployment.spec.decode, deployment.decode_rack
+    if isinstance(rack, LpuRack) and decode.chips_per_replica.whole > rack.chips.whole:
+        racks = -(-decode.chips_per_replica.whole // rack.chips.whole)
+        yield (
+            f"A group spans {racks} racks: what crosses between them is taken to cross once for each part "
+            "(hierarchical exchanges), and the ladder of reach to hold the latency; the bandwidth between "
+            "racks, 4 x 100 Gbit/s per LPU as analysts say, is not modelled."
+        )
+
+
+def _narrow(deployment: Deployment, chip: GpuChip) -> Iterator[str]:
+    """That GPUs compute weights of four bits at the rate of that format."""
+    stored = deployment.stored_bytes(chip)
+    rate = format_flops(chip, stored)
+    if chip.fp4_flops is None or chip.fp8_flops is None or rate <= chip.fp8_flops.value:
+        return
+    share = chip.prefill.flops_efficiency.value
+    yield (
+        f"Weights of {stored:g} bytes per parameter are computed at the FP4 rate of {chip.name}, "
+        f"{shown_number(rate, 'FLOP/s')} dense; a prefill is taken to reach {share:g} of that, as much as of "
+        "the FP8 rate with wider weights."
+    )
+    if deployment.model.four_bits == "int4":
+        yield "The model is published in INT4; on GPUs it is taken as converted to FP4."
 
 
 def _standing(name: str, numbers: list[Number]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from functools import cached_property
 
-from agentload_simbackend._conditions import conditions_of, used_numbers
-from agentload_simbackend._fit import memory_needs
+from agentload_simbackend._conditions import conditions_of, headline_of
 from agentload_simbackend._memory import KvShape
 from agentload_simbackend._model import ModelShape
 from agentload_simbackend._model_specs import Decoder, Drafter
@@ -21,6 +21,7 @@ from agentload_simbackend._specs import (
     LpuSide,
     Mode,
 )
+from agentload_simbackend._used_numbers import used_numbers
 from agentload_simbackend._wire import SimulatedModel
 
 
@@ -91,9 +92,14 @@ class Deployment:
         return speculation.acceptance_length[speculation.content].value if speculation else 1.0
 
     def stored_bytes(self, chip: LpuChip | GpuChip) -> float:
-        """Bytes of a parameter as `chip` stores it: what it has no format for grows to its narrowest."""
-        published = self.spec.weight_bytes or self.model.weight_bytes
-        return max(published.value, chip.least_weight_bytes.value)
+        """Bytes of a parameter as `chip` stores it: what it has no format for grows to its narrowest.
+
+        LPUs have only that one, so what is published wider is converted, unless the spec says otherwise.
+        """
+        least = chip.least_weight_bytes.value
+        if self.spec.weight_bytes is not None:
+            return max(self.spec.weight_bytes.value, least)
+        return least if isinstance(chip, LpuChip) else max(self.model.weight_bytes.value, least)
 
     def weights_bytes(self, chip: LpuChip | GpuChip) -> int:
         """One copy of the model's weights on chips of a kind."""
@@ -109,52 +115,66 @@ class Deployment:
         return self.drafter.kv_elements_per_token.whole * self.spec.kv_bytes.whole if self.drafter else 0
 
     @property
-    def replica_kv_bytes(self) -> int:
-        """Bytes that the chips of one decode replica have left for KV."""
-        return next(need.room_bytes for need in memory_needs(self) if need.side == "decode")
+    def drafter_reads_target(self) -> bool:
+        """Whether there is a drafter that reads the target's KV cache and keeps none of its own."""
+        return self.drafter is not None and not self.drafter_kv_bytes_per_token
 
     @property
-    def prefix_cache_bytes(self) -> int:
-        """HBM that the prefill pool has left for its prefix cache."""
-        prefill, chip = self.spec.prefill, self.prefill_chip
-        if prefill is None or chip is None:
-            return 0
-        usable = chip.hbm.value * prefill.gpus_per_instance.value * prefill.usable_memory.value
-        return (int(usable) - self.weights_bytes(chip)) * prefill.instances.whole
+    def max_stream_tokens(self) -> int:
+        """Tokens that a stream, prompt and answer, has room for in the largest replica that has no other."""
+        from agentload_simbackend._plan import build_plan  # It builds on this module.
+
+        return max(replica.max_stream_tokens for replica in build_plan(self).replicas)
 
     @property
-    def link_bytes_per_s(self) -> float:
-        """Bandwidth of the hand-off into one decode replica; 0 without a link."""
-        if self.link is None:
-            return 0.0
-        per_chip = self.link.bandwidth_per_chip.value * self.link.efficiency.value
-        return per_chip * self.spec.decode.chips_per_replica.value
+    def tool_slots(self) -> int | None:
+        """Tools that run at a time; `None` is without limit."""
+        stated, rack = self.spec.tool_slots, self.cpu_rack
+        if stated is not None:
+            return stated.whole or None
+        if rack is None or rack.cpu_pool is None:
+            return None
+        return rack.cpu_pool.cpus.whole * rack.cpu_pool.cores_per_cpu.whole
+
+    @property
+    def cpu_rack(self) -> GpuRack | None:
+        """The rack whose CPUs run tools."""
+        return self.decode_rack if isinstance(self.decode_rack, GpuRack) else self.prefill_rack
 
     @property
     def racks(self) -> list[tuple[str, int]]:
-        """How many racks of which name it takes."""
-        used: dict[str, int] = {}
-        if self.prefill_rack is not None:
-            used[self.prefill_rack.name] = 1
-        decode = self.spec.decode
-        used[self.decode_rack.name] = decode.racks.whole if isinstance(decode, LpuSide) else 1
-        if self.spec.draft is not None and self.draft_rack is not None:
-            used[self.draft_rack.name] = self.spec.draft.lpus.racks.whole
+        """How many racks of which name it takes; every rack of which it uses a chip counts whole."""
+        used: Counter[str] = Counter()
+        if self.cpu_rack is not None:
+            used[self.cpu_rack.name] = 1
+        for rack, side in (
+            (self.decode_rack, self.spec.decode),
+            (self.draft_rack, self.spec.draft.lpus if self.spec.draft is not None else None),
+        ):
+            if rack is not None and isinstance(side, LpuSide):
+                used[rack.name] += side.racks.whole
         return list(used.items())
 
     def numbers(self) -> list[Number]:
-        """Every number that the deployment's behaviour rests on."""
+        """Every number that the deployment's behaviour rests on; not those that others take the place of."""
         return list(used_numbers(self))
 
     def about(self) -> SimulatedModel:
         """What a server of it tells its clients, so that their reports can say it too."""
         return SimulatedModel(self.mode, self.spec_sha256, tuple(self.conditions()))
 
+    def headline(self) -> str:
+        """What its speeds hang on, in a short line for tables and plots.
+
+        Such as `o = 65 us a layer (fitted); K = 7, 3.85 tokens a step (fitted)`.
+        """
+        return headline_of(self)
+
     def conditions(self) -> list[str]:
         """What any number that this deployment gives holds for: one sentence each.
 
-        The first says what the simulation is, the next what of the model grows on a chip. Then each fitted
-        number, the fixed time of GPUs per layer, each estimate that a headline hangs on (sizes, speculation,
-        links, splits), and last the other estimates together.
+        The first says what the simulation is, the second what its speeds hang on. Then the limits of the
+        model that it meets, each fitted number, the fixed time of GPUs per layer, each estimate that a
+        headline hangs on (sizes, speculation, links, splits), and last the other estimates together.
         """
         return conditions_of(self)

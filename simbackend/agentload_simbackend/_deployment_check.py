@@ -44,9 +44,16 @@ def check_deployment(deployment: Deployment, where: str) -> None:
     _check_gpus(deployment, where)
     _check_lpus(deployment, where)
     _check_speculation(deployment, where)
+    crossings = spec.attention.draft_crossings if spec.attention is not None else None
+    if crossings is not None and crossings.value and not deployment.drafter_reads_target:
+        raise SpecError(
+            f"{where}: attention.draft_crossings is {crossings.whole}, must be 0: "
+            "no drafter reads the target's KV"
+        )
     if spec.mode == "afd" and not deployment.shape.growing_layers:
         raise SpecError(
-            f'{where}: model: no layer of {spec.model} has what mode "afd" splits off, full attention'
+            f"{where}: model: no layer of {printable(spec.model)} has what mode "
+            '"afd" splits off, full attention'
         )
     check_fit(deployment, where)
 

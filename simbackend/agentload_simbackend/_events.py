@@ -1,4 +1,7 @@
-"""What an engine has planned: one heap of events, in order of time and then of planning."""
+"""What an engine has planned: one heap of events, in order of time and then of planning.
+
+What is planned to be `last` comes after everything else of its nanosecond, also what that plans for it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ class Place(Protocol):
     wake_ns: int | None
 
 
+_LAST = 1 << 62
+"""What the numbers of events begin at that are the last of their nanosecond: no other number gets there."""
+
 _Act = Callable[[Any, int], None]
 
 
@@ -37,6 +43,11 @@ class Events:
     def plan(self, at_ns: int, act: _Act, subject: Subject) -> None:
         """Have `act(subject, at_ns)` called when it is time."""
         subject.event_seq = sequence = next(self._sequence)
+        heappush(self.heap, (at_ns, sequence, act, subject))
+
+    def plan_last(self, at_ns: int, act: _Act, subject: Subject) -> None:
+        """The same, after all that is due in that nanosecond; of several the first planned comes first."""
+        subject.event_seq = sequence = _LAST + next(self._sequence)
         heappush(self.heap, (at_ns, sequence, act, subject))
 
     def arm(self, place: Place, act: _Act) -> None:

@@ -15,6 +15,9 @@ from agentload_traces import SpecError, decodable
 MOST_S = 1e9
 """The latest time of a fault, 31 years: what a run's clock holds, with room to spare."""
 
+LEAST_CLOCK = 1e-3
+"""The lowest clock of a power cap: far below any chip's, and a run's clock still holds its steps."""
+
 _TYPES: dict[str, type[Fault]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Fault)}
 
 _TIMES = ("at_s", "for_s", "replan_s", "retry_after_s")
@@ -66,8 +69,8 @@ def _wrong_time(fault: Fault) -> str | None:
 def _wrong_share(fault: Fault) -> str | None:
     if isinstance(fault, Refuse | Reset) and not 0 <= fault.share <= 1:
         return f"share: is {fault.share:g}, must be 0 to 1"
-    if isinstance(fault, PowerCap) and not 0 < fault.clock_fraction <= 1:
-        return f"clock_fraction: is {fault.clock_fraction:g}, must be more than 0 and at most 1"
+    if isinstance(fault, PowerCap) and not LEAST_CLOCK <= fault.clock_fraction <= 1:
+        return f"clock_fraction: is {fault.clock_fraction:g}, must be {LEAST_CLOCK:g} to 1"
     return None
 
 

@@ -3,6 +3,9 @@
 Overlapping faults of one kind on one replica: chips that are down add up; of power caps the lowest clock
 holds; a replica is drained, or its link down, until the last of them is over; of stalls the latest end holds;
 of refusals the first that draws a request answers it.
+
+A fault begins after all else that is due in its nanosecond, be it of a timeline or injected; so one that ends
+as another begins has ended by then.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from agentload_simbackend._api import EngineRequest
+from agentload_simbackend._error_codes import CONNECTION_RESET, REPLICA_FAILED
 from agentload_simbackend._fault_files import fault_problem
 from agentload_simbackend._faults import (
     ChipsDown,
@@ -47,6 +51,9 @@ class Faulting:
         self._seed = seed
         self.refuses: list[ActiveFault] = []
         """Faults by which new requests are refused."""
+        self._draws: dict[str, int] = {}
+        self._refused: dict[tuple[str, str], int] = {}
+        """How often each turn was refused that may come again."""
         serving.on_empty = self._on_empty
 
     def check(self, fault: Fault) -> None:
@@ -62,7 +69,7 @@ class Faulting:
 
     def plan(self, fault: Fault) -> None:
         """Let a fault begin at its `at_s`."""
-        self._serving.events.plan(round(fault.at_s * 1e9), self._on_planned, _Planned(fault))
+        self._serving.events.plan_last(round(fault.at_s * 1e9), self._on_planned, _Planned(fault))
 
     def begin(self, fault: Fault, now_ns: int) -> None:
         """Let a fault begin now."""
@@ -78,10 +85,16 @@ class Faulting:
 
     def refusal(self, request: EngineRequest) -> Refuse | None:
         """The fault by which a new request is refused."""
+        turn = (request.session_id, request.turn_id)
+        attempt = self._refused.get(turn, 0)
         for active in self.refuses:
             fault = active.fault
-            if isinstance(fault, Refuse) and self._drawn("refuse", request, fault.share):
+            if isinstance(fault, Refuse) and self._drawn(
+                "refuse", active.number, attempt, request, fault.share
+            ):
+                self._refused[turn] = attempt + 1
                 return fault
+        self._refused.pop(turn, None)
         return None
 
     def _targets(self, fault: Fault) -> list[Replica]:
@@ -97,6 +110,8 @@ class Faulting:
         if isinstance(fault, LinkDown):
             targets = [each for each in targets if each.link is not None]
         active = ActiveFault(fault, targets, ends_ns)
+        if isinstance(fault, Refuse):
+            active.number = self._number("refuse")
         if ends_ns is not None:
             self._serving.events.plan(ends_ns, self._on_end, active)
         if isinstance(fault, Refuse):
@@ -121,6 +136,8 @@ class Faulting:
         fault = active.fault
         if isinstance(fault, Refuse):
             self.refuses.remove(active)
+            if not self.refuses:
+                self._refused.clear()
             return
         for replica in active.replicas:
             replica.faults.remove(active)
@@ -138,7 +155,7 @@ class Faulting:
         """Chips fail: all that the group was doing ends, and it is planned for those that are left."""
         left = f"{max(replica.chips_left, 0)} of {replica.chips} chips are left"
         message = f"replica {replica.index} lost {fault.chips} chips; {left}"
-        self._serving.fail_all(replica, "replica_failed", message, now_ns)
+        self._serving.fail_all(replica, REPLICA_FAILED, message, now_ns)
         self._replan(replica, round(fault.replan_s * 1e9), now_ns)
 
     def _come_back(self, replica: Replica, replan_ns: int, now_ns: int) -> None:
@@ -192,14 +209,12 @@ class Faulting:
         serving.fill_slots(now_ns)
 
     def _reset(self, fault: Reset, targets: list[Replica], now_ns: int) -> None:
-        serving = self._serving
-        for replica in targets:
-            serving.settle(replica, now_ns)
+        serving, number = self._serving, self._number("reset")
         indices = {replica.index for replica in targets}
         for flight in list(serving.under_way.values()):
             decodes = flight.stage == Stage.DECODE and flight.replica in indices
-            if decodes and self._drawn("reset", flight.request, fault.share):
-                serving.fail(flight, "connection_reset", "the connection broke in mid-stream", now_ns)
+            if decodes and self._drawn("reset", number, 0, flight.request, fault.share):
+                serving.fail(flight, CONNECTION_RESET, "the connection broke in mid-stream", now_ns)
                 serving.withdraw(flight, now_ns)
 
     def _stall(self, fault: Stall, targets: list[Replica], now_ns: int) -> None:
@@ -215,8 +230,14 @@ class Faulting:
         serving.fail_lost(serving.router.take_lost(), now_ns)
         serving.fill_slots(now_ns)
 
-    def _drawn(self, what: str, request: EngineRequest, share: float) -> bool:
-        """Whether a request is among a share, by seed, session and turn."""
-        name = f"{self._seed}|{what}|{len(request.session_id)}|{request.session_id}|{request.turn_id}"
+    def _number(self, what: str) -> int:
+        """Number the faults of a kind that draw, in the order in which they begin: each draws others."""
+        self._draws[what] = number = self._draws.get(what, -1) + 1
+        return number
+
+    def _drawn(self, what: str, number: int, attempt: int, request: EngineRequest, share: float) -> bool:
+        """Whether a request is among a share, by seed, fault, session, turn and attempt."""
+        which = f"{self._seed}|{what}|{number}|{attempt}"
+        name = f"{which}|{len(request.session_id)}|{request.session_id}|{request.turn_id}"
         draw = int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "big")
         return draw < share * (1 << 48)

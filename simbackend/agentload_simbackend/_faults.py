@@ -38,19 +38,25 @@ class Drain(_Fault, frozen=True, kw_only=True, tag="drain"):
 
 
 class PowerCap(_Fault, frozen=True, kw_only=True, tag="power_cap"):
-    """The clock of a replica is `clock_fraction` of what it was: each decode step takes longer."""
+    """The clock of a replica is `clock_fraction` of what it was, 0.001 to 1: each step takes longer."""
 
     clock_fraction: float
 
 
 class KvLoss(_Fault, frozen=True, kw_only=True, tag="kv_loss"):
-    """Cached KV is lost at once: idle contexts of a replica, or the prefix cache of the prefill side."""
+    """Cached KV is lost at once: idle contexts of a replica, or the prefix cache of the prefill side.
+
+    What a request is using stays: one that decodes, is prefilled, or has yet to be handed over.
+    """
 
     store: Literal["decode", "prefix_cache"]
 
 
 class Refuse(_Fault, frozen=True, kw_only=True, tag="refuse"):
-    """A share of new requests is answered with an error, drawn by seed, session and turn."""
+    """A share of new requests is answered with an error.
+
+    Drawn by seed, session, turn, how often that turn was refused before, and which `Refuse` this is.
+    """
 
     status: Literal[429, 503]
     share: float = 1.0

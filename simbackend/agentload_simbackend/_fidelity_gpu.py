@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from agentload_simbackend._fidelity_row import AICONFIGURATOR, FidelityRow, fidelity_row
 from agentload_simbackend._gpu_fit import (
-    Errors,
+    GpuErrors,
+    Split,
     cases_of,
     errors,
-    is_held_out,
     leave_one_out,
+    row_key,
+    split,
 )
-from agentload_simbackend._gpu_rows import (
-    MEASURED,
-    GpuCase,
-    GpuRow,
-    Prediction,
-    gpu_chip,
-    predict,
-    read_gpu_rows,
-)
-from agentload_simbackend._gpu_terms import GpuGroup, GpuModel, GpuParameters
-from agentload_simbackend._load import load_model
-from agentload_simbackend._model import ModelShape
+from agentload_simbackend._gpu_rows import MEASURED, GpuCase, gpu_chip, read_gpu_rows
+from agentload_simbackend._gpu_terms import GpuParameters
+from agentload_traces import decodable
 
 TPOT_LIMIT, TTFT_LIMIT = 0.15, 0.25
 """Median absolute errors on rows that were not fitted to; beyond them the fit has drifted."""
 
-
-class GpuErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Absolute relative errors over some rows; `None` where there are none. TTFT has fewer rows than TPOT."""
-
-    rows: int
-    tpot_median: float | None
-    tpot_p90: float | None
-    ttft_rows: int
-    ttft_median: float | None
-    ttft_p90: float | None
+_FITTED_LIMITS = {"h100_sxm": (0.075, 0.15), "h200_sxm": (0.145, 0.2), "b200_sxm": (0.08, 0.165)}
+"""Of TPOT and TTFT on the rows of each type that were fitted to: what the fit left, and a point more."""
 
 
 class GpuGroupErrors(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +53,22 @@ class GpuSystem(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, float]
 
 
+class GpuPin(msgspec.Struct, frozen=True, kw_only=True):
+    """Median absolute errors that must not grow beyond their limits."""
+
+    name: str
+    tpot_median: float
+    tpot_limit: float
+    ttft_median: float
+    ttft_limit: float
+    drifted: bool
+
+
 class GpuFidelity(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a file of measured rows. `left_out`: rows by the reason for which they have no prediction."""
+    """All of a file of measured rows. `left_out`: rows by the reason for which they have no prediction.
+
+    pinned: of the built-in rows alone.
+    """
 
     file: str
     rows: int
@@ -79,199 +79,125 @@ class GpuFidelity(msgspec.Struct, frozen=True, kw_only=True):
     by_model_and_system: list[GpuGroupErrors]
     systems: list[GpuSystem]
     left_out: dict[str, int]
-    tpot_limit: float
-    ttft_limit: float
-    drifted: bool
+    pinned: list[GpuPin]
+
+
+class FittedGpu(NamedTuple):
+    """How many GPU parameters are fitted, of how many types; how many measured numbers they are fitted to."""
+
+    parameters: int
+    types: int
+    targets: int
 
 
 def gpu_fidelity(path: str | Path | None = None) -> GpuFidelity:
     """Evaluate a file of measured rows (`None`: the built-in one). Raises `SpecError` if it is wrong."""
-    measured = read_gpu_rows() if path is None else read_gpu_rows(path)
-    found, left_out = cases_of(measured)
-    built_in = found if path is None else cases_of(read_gpu_rows())[0]
+    fitted = _built_in()
+    if path is None:
+        found, left_out = [*fitted.fit, *fitted.others, *fitted.disaggregated], fitted.left_out
+    else:
+        found, left_out = cases_of(read_gpu_rows(path))
+    trained = {row_key(case.row) for case in fitted.fit}
     aggregated = [case for case in found if not case.row.disaggregated]
-    fitted = _fitted(built_in)
-    trained = {_key(case.row) for case in fitted}
-    seen = [case for case in aggregated if _key(case.row) in trained]
-    others = [case for case in aggregated if _key(case.row) not in trained]
-    not_fitted_on = _errors(others, _parameters)
-    without = leave_one_out([case for case in aggregated if _is_fitted(case)]) if path is None else {}
-    left = [case for case in aggregated if (case.row.system, case.row.model_path) in without]
+    seen = [case for case in aggregated if row_key(case.row) in trained]
+    others = [case for case in aggregated if row_key(case.row) not in trained]
+    without = _without_each_model() if path is None else {}
+    left = [case for case in aggregated if _left_key(case) in without]
+    not_fitted_on = errors(others, _parameters)
     return GpuFidelity(
-        file=str(path or MEASURED.name),
-        rows=len(measured),
-        fitted_on=_errors(seen, _parameters),
+        file=decodable(path or MEASURED.name),
+        rows=len(found) + sum(left_out.values()),
+        fitted_on=errors(seen, _parameters),
         not_fitted_on=not_fitted_on,
-        model_left_out=_errors(left, _left_out(without)) if path is None else None,
-        disaggregated=_errors((case for case in found if case.row.disaggregated), _parameters),
+        model_left_out=errors(left, _of(without)) if path is None else None,
+        disaggregated=errors((case for case in found if case.row.disaggregated), _parameters),
         by_model_and_system=list(_groups(seen, others, without)),
         systems=list(_systems(found, fitted)),
-        left_out=dict(Counter(left_out).most_common()),
-        tpot_limit=TPOT_LIMIT,
-        ttft_limit=TTFT_LIMIT,
-        drifted=path is None and not _holds(not_fitted_on),
+        left_out=dict(left_out.most_common()),
+        pinned=list(_pins(not_fitted_on, seen)) if path is None else [],
     )
 
 
-def gpu_rows() -> Iterator[FidelityRow]:
-    """Published single figures of GPU systems."""
-    for isl, tp, ttft_ms, tpot_ms in ((1024, 4, 37.5, 1.90), (8192, 8, 107.0, 1.87)):
-        found = predict(_alone(isl, tp))
-        assert isinstance(found, Prediction)
-        assert found.ttft_s is not None
-        conditions = (
-            f"disaggregated, decode TP{tp}, concurrency 1, {isl // 1024}K in, 1K out; parameters of the B200"
-        )
-        name = f"GPT-OSS-120B FP4 on GB200, {isl // 1024}K/1K"
-        source = AICONFIGURATOR
-        yield fidelity_row(
-            f"{name}, TPOT", tpot_ms, found.tpot_s * 1e3, "ms", "predicted", conditions, source
-        )
-        yield fidelity_row(
-            f"{name}, TTFT", ttft_ms, found.ttft_s * 1e3, "ms", "predicted", conditions, source
-        )
-    prompt, gpus = 2_000, 8
-    yield fidelity_row(
-        "DeepSeek-R1 prefill on GB200",
-        26_156,
-        prompt / (_deepseek_prefill_s("gb200", prompt, gpus, gpus, reading=False) * gpus),
-        "tokens/s/GPU",
-        "predicted",
-        "prompts of 2,000 tokens, FP4; taken as 8 GPUs, each with the attention of its own prompts, and so "
-        "many prompts at a time that reading weights does not matter; parameters of the B200",
-        "https://lmsys.org/blog/2025-09-25-gb200-part-2",
-    )
-    prompt, gpus = 131_072, 8
-    yield fidelity_row(
-        "DeepSeek-R1 on GB300, TTFT of 128K",
-        8.6,
-        _deepseek_prefill_s("gb300", prompt, gpus, 1),
-        "s",
-        "predicted",
-        "one prompt, FP4; taken as TP8, for the number of GPUs is not told; parameters of the B200",
-        "https://www.lmsys.org/blog/2026-02-19-gb300-longctx",
-    )
+def fitted_gpu() -> FittedGpu:
+    """What was fitted: for each type all parameters but the time of a stream, which is one for all."""
+    parts = _built_in()
+    types = len(parts.systems)
+    parameters = types * (len(GpuParameters._fields) - 1) + 1
+    return FittedGpu(parameters, types, len(parts.fit) + sum(not case.queues for case in parts.fit))
 
 
-def fitted_parameters() -> tuple[int, int]:
-    """How many GPU parameters are fitted, and to how many rows.
-
-    Common to all types are the time of a stream and how many prompts of one length come at a time.
-    """
-    cases = _fitted(cases_of(read_gpu_rows())[0])
-    return len({case.row.system for case in cases}) * (len(GpuParameters._fields) - 1) + 2, len(cases)
+@cache
+def _built_in() -> Split:
+    return split(read_gpu_rows())
 
 
-def _deepseek_prefill_s(
-    system: str, prompt: int, gpus: int, attention_dp: int, *, reading: bool = True
-) -> float:
-    chip = gpu_chip(system)
-    assert chip is not None
-    parameters = GpuParameters.of(chip)
-    assert parameters is not None
-    model = GpuModel(ModelShape(load_model("deepseek-r1")))
-    terms = model.terms(GpuGroup.of(chip, gpus, attention_dp, "fp4"), batch=1, context=prompt, prompt=prompt)
-    if not reading:
-        terms = terms._replace(prefill_weights=0.0)
-    return terms.prefill_s(parameters)
-
-
-def _alone(isl: int, tp: int) -> GpuRow:
-    return GpuRow(
-        line=0,
-        model_path="openai/gpt-oss-120b",
-        system="gb200",
-        backend="trtllm",
-        backend_version="",
-        precision="fp4",
-        disaggregated=True,
-        concurrency=1,
-        isl=isl,
-        osl=1024,
-        batch_size=0,
-        tp=0,
-        attention_dp=0,
-        moe_tp=0,
-        moe_ep=0,
-        prefill_workers=1,
-        prefill_tp=tp,
-        decode_batch_size=0,
-        decode_workers=1,
-        decode_tp=tp,
-        decode_attention_dp=1,
-        ttft_s=1.0,
-        tpot_s=1.0,
-    )
-
-
-def _fitted(cases: Iterable[GpuCase]) -> list[GpuCase]:
-    """The rows that the specs' parameters were fitted to."""
-    return [
-        case
-        for case in cases
-        if _is_fitted(case) and not case.row.disaggregated and not is_held_out(case.row)
-    ]
-
-
-def _is_fitted(case: GpuCase) -> bool:
-    """Whether the row's type of GPU has parameters of its own."""
-    chip = gpu_chip(case.row.system)
-    return chip is not None and chip.decode.layer_overhead.kind == "fitted"
-
-
-def _key(row: GpuRow) -> tuple[str, int | None, float, float]:
-    return row.configuration, row.concurrency, row.ttft_s, row.tpot_s
+@cache
+def _without_each_model() -> dict[tuple[str, str], GpuParameters]:
+    return leave_one_out(_built_in().of_systems)
 
 
 def _parameters(case: GpuCase) -> GpuParameters:
-    chip = gpu_chip(case.row.system)
+    return _parameters_of(case.row.system)
+
+
+def _parameters_of(system: str) -> GpuParameters:
+    chip = gpu_chip(system)
     parameters = GpuParameters.of(chip) if chip is not None else None
-    assert parameters is not None
+    assert parameters is not None  # else the row had no prediction
     return parameters
 
 
-def _left_out(without: dict[tuple[str, str], GpuParameters]) -> Callable[[GpuCase], GpuParameters]:
-    return lambda case: without[case.row.system, case.row.model_path]
+def _left_key(case: GpuCase) -> tuple[str, str]:
+    return case.row.system, case.row.model_path
 
 
-def _errors(cases: Iterable[GpuCase], parameters: Callable[[GpuCase], GpuParameters]) -> GpuErrors:
-    found: Errors = errors(cases, parameters)
-    return GpuErrors(**found._asdict())
+def _of(without: dict[tuple[str, str], GpuParameters]) -> Callable[[GpuCase], GpuParameters]:
+    return lambda case: without[_left_key(case)]
 
 
-def _holds(found: GpuErrors) -> bool:
+def _pins(not_fitted_on: GpuErrors, seen: list[GpuCase]) -> Iterator[GpuPin]:
+    yield _pin("GPU rows not fitted on", not_fitted_on, (TPOT_LIMIT, TTFT_LIMIT))
+    for system, limits in _FITTED_LIMITS.items():
+        own = errors((case for case in seen if case.row.system == system), _parameters)
+        yield _pin(f"GPU rows fitted on, {system}", own, limits)
+
+
+def _pin(name: str, found: GpuErrors, limits: tuple[float, float]) -> GpuPin:
     tpot, ttft = found.tpot_median, found.ttft_median
-    return tpot is not None and ttft is not None and tpot <= TPOT_LIMIT and ttft <= TTFT_LIMIT
+    assert tpot is not None
+    assert ttft is not None
+    return GpuPin(
+        name=name,
+        tpot_median=tpot,
+        tpot_limit=limits[0],
+        ttft_median=ttft,
+        ttft_limit=limits[1],
+        drifted=not (tpot <= limits[0] and ttft <= limits[1]),
+    )
 
 
 def _groups(
     seen: list[GpuCase], others: list[GpuCase], without: dict[tuple[str, str], GpuParameters]
 ) -> Iterator[GpuGroupErrors]:
-    for model, system in sorted({(case.row.model_path, case.row.system) for case in seen + others}):
-        own = [
-            [case for case in part if (case.row.model_path, case.row.system) == (model, system)]
-            for part in (seen, others)
-        ]
-        left = without.get((system, model))
+    for system, model in sorted({_left_key(case) for case in seen + others}, key=lambda key: key[::-1]):
+        own = [[case for case in part if _left_key(case) == (system, model)] for part in (seen, others)]
+        left = (system, model) in without
         yield GpuGroupErrors(
             model=model,
             system=system,
-            fitted_on=_errors(own[0], _parameters),
-            not_fitted_on=_errors(own[1], _parameters),
-            model_left_out=_errors(own[0] + own[1], _left_out(without)) if left else None,
+            fitted_on=errors(own[0], _parameters),
+            not_fitted_on=errors(own[1], _parameters),
+            model_left_out=errors(own[0] + own[1], _of(without)) if left else None,
         )
 
 
-def _systems(found: list[GpuCase], fitted: list[GpuCase]) -> Iterator[GpuSystem]:
+def _systems(found: list[GpuCase], fitted: Split) -> Iterator[GpuSystem]:
     rows = Counter(case.row.system for case in found)
-    fitted_rows = Counter(case.row.system for case in fitted)
+    fitted_rows = Counter(case.row.system for case in fitted.fit)
     for system in sorted(rows | fitted_rows):
-        chip = gpu_chip(system)
-        parameters = GpuParameters.of(chip) if chip is not None else None
-        assert parameters is not None
         yield GpuSystem(
             system=system,
             rows=rows[system],
             fitted_rows=fitted_rows[system],
-            parameters=parameters._asdict(),
+            parameters=_parameters_of(system)._asdict(),
         )

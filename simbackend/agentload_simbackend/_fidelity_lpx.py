@@ -8,12 +8,13 @@ from agentload_simbackend._acceptance import Acceptance
 from agentload_simbackend._deployment import Deployment
 from agentload_simbackend._fidelity_row import HOT_CHIPS, LPX_BLOG, PAPER, FidelityRow, fidelity_row
 from agentload_simbackend._fit import streams_that_fit
-from agentload_simbackend._gpu_fit import quantile
 from agentload_simbackend._load import load_deployment
 from agentload_simbackend._lpu_step import lpu_step
 from agentload_simbackend._output_speed import median_scatter, output_speeds
 from agentload_simbackend._pieces import value_ns
 from agentload_simbackend._plan import build_plan, replica_plan
+from agentload_simbackend._quantile import quantile
+from agentload_simbackend._specs import GpuChip
 from agentload_simbackend._step_time import lpu_work
 
 PUBLISHED = {"aa_10k": 3382.0, "aa_100k": 3431.0, "coding": 4767.0, "coding_p80": 5520.0}
@@ -26,14 +27,25 @@ AA_OUTPUT = 1000
 """Ours: the lengths of the answers are not published."""
 
 _AA_REQUESTS, _CODING_PROMPTS = 50, 80
-_SPEED_TOLERANCE, _CHANGE_TOLERANCE = 0.03, 0.03
+_SPEED_TOLERANCE, _CHANGE_TOLERANCE, _PAPER_TOLERANCE = 0.03, 0.03, 0.03
 _P80_OVER_MEDIAN_SCATTER = 1.14
 """Of normal variates: sqrt(0.8 x 0.2) / density at the 80th percentile, over the same for the median."""
 
 _BATCHES = ((1, 3393), (2, 3275), (4, 3061), (8, 2707), (12, 2426), (16, 2199))
-_MODES = (("rubin", 585.0), ("drafter", 795.0), ("afd", 2536.0), ("pd", 3393.0))
+_MODES = (
+    ("rubin", 585.0, 0.06),
+    ("drafter", 795.0, 0.15),
+    ("afd", 2536.0, 0.15),
+    ("pd", 3393.0, 0.03),
+)
+"""With the largest error; those of drafter and afd hang on more estimates."""
+
 _CLAIMED_RATIOS = {"drafter": 3.0, "afd": 3.0, "pd": 5.0}
+_SLOWER = (("rubin", "drafter"), ("rubin", "afd"), ("drafter", "pd"), ("afd", "pd"))
+"""What the claim orders: its drafter and afd are both about 3 times as fast as Rubin alone."""
+
 _LONG = 100_000
+_GPUS = 4
 
 
 def lpx_rows(prompts: int) -> Iterator[FidelityRow]:
@@ -52,6 +64,7 @@ def _speeds(deployment: Deployment, group: str, prompts: int) -> Iterator[Fideli
     for context, key, label in ((10_000, "aa_10k", "10K"), (_LONG, "aa_100k", "100K")):
         speeds = aa[context]
         medians[key] = quantile(speeds, 0.5) or 0.0
+        scatter = median_scatter(speeds, prompts), median_scatter(speeds, _AA_REQUESTS)
         yield fidelity_row(
             f"AA {label} output speed, median ({group})",
             PUBLISHED[key],
@@ -61,19 +74,9 @@ def _speeds(deployment: Deployment, group: str, prompts: int) -> Iterator[Fideli
             f"{where}; {AA_OUTPUT:,} tokens of answer are ours; one acceptance length for 10K and 100K",
             LPX_BLOG,
             tolerance=_SPEED_TOLERANCE,
-            scatter=(median_scatter(speeds, prompts), median_scatter(speeds, _AA_REQUESTS)),
+            scatter=scatter,
         )
-    yield fidelity_row(
-        f"AA output speed, change from 10K to 100K ({group})",
-        PUBLISHED["aa_100k"] / PUBLISHED["aa_10k"] - 1,
-        medians["aa_100k"] / medians["aa_10k"] - 1,
-        "share",
-        "predicted",
-        f"{where}; nothing was fitted to it",
-        LPX_BLOG,
-        error_kind="points",
-        tolerance=_CHANGE_TOLERANCE,
-    )
+    yield _change(medians, group, where, scatter)
     speeds = _drawn(deployment, "coding", CODING_INPUT, CODING_OUTPUT, prompts)
     scatter = median_scatter(speeds, prompts), median_scatter(speeds, _CODING_PROMPTS)
     for key, label, q, more in (
@@ -91,6 +94,26 @@ def _speeds(deployment: Deployment, group: str, prompts: int) -> Iterator[Fideli
             tolerance=_SPEED_TOLERANCE,
             scatter=(scatter[0] * more, scatter[1] * more),
         )
+
+
+def _change(medians: dict[str, float], group: str, where: str, scatter: tuple[float, float]) -> FidelityRow:
+    """From 10K to 100K. The same prompts are drawn at both, so that the simulated change hardly scatters."""
+    published = PUBLISHED["aa_100k"] / PUBLISHED["aa_10k"] - 1
+    simulated = medians["aa_100k"] / medians["aa_10k"] - 1
+    left = _CHANGE_TOLERANCE - abs(simulated - published)
+    alone = 2**0.5 * scatter[1]
+    return fidelity_row(
+        f"AA output speed, change from 10K to 100K ({group})",
+        published,
+        simulated,
+        "share",
+        "predicted",
+        f"{where}; nothing was fitted to it. {left * 100:.2f} points are left of the tolerance; the scatter "
+        f"of two published medians of {_AA_REQUESTS} requests alone makes {alone * 100:.1f} points",
+        LPX_BLOG,
+        error_kind="points",
+        tolerance=_CHANGE_TOLERANCE,
+    )
 
 
 def _drawn(
@@ -139,6 +162,7 @@ def _batches() -> Iterator[FidelityRow]:
             "paper",
             "gemma4-31b/pd-1replica, mean acceptance length; no speed of several streams is published",
             PAPER,
+            tolerance=_PAPER_TOLERANCE,
         )
     work = lpu_work(deployment, deployment.spec.decode.chips_per_replica.whole)
     yield fidelity_row(
@@ -149,29 +173,31 @@ def _batches() -> Iterator[FidelityRow]:
         "paper",
         "gemma4-31b/pd-1replica, 10K, one token a step: what the same parameters give, not measured",
         PAPER,
+        tolerance=_PAPER_TOLERANCE,
     )
 
 
 def _modes() -> Iterator[FidelityRow]:
     """One stream of 100K in each mode; the GPUs that decode or verify are four, as on paper."""
     found: dict[str, float] = {}
-    for mode, published in _MODES:
+    for mode, published, tolerance in _MODES:
         deployment = load_deployment(f"gemma4-31b/{mode}")
         gpus = mode in ("rubin", "drafter")
-        chips = 4 if gpus else deployment.spec.decode.chips_per_replica.whole
+        chips = _GPUS if gpus else deployment.spec.decode.chips_per_replica.whole
         replica = replica_plan(deployment, 0, chips)
         assert replica is not None
         found[mode] = deployment.acceptance_length / replica.steps.step(1, _LONG)[0] * 1e9
-        overhead = f"; {_overhead(deployment)}" if mode != "pd" else ""
         yield fidelity_row(
             f"one stream of 100K in mode {mode}",
             published,
             found[mode],
             "tokens/s",
             "paper",
-            f"gemma4-31b/{mode}, {chips} {'GPUs' if gpus else 'LPUs'}{overhead}",
+            f"gemma4-31b/{mode}, {chips} {'GPUs' if gpus else 'LPUs'}{_decisive(deployment)}",
             PAPER,
+            tolerance=tolerance,
         )
+    baseline = f"Rubin alone with TP{_GPUS}{_overhead(load_deployment('gemma4-31b/rubin'))}"
     for mode, claimed in _CLAIMED_RATIOS.items():
         yield fidelity_row(
             f"interactivity, mode {mode} over Rubin alone",
@@ -179,25 +205,38 @@ def _modes() -> Iterator[FidelityRow]:
             found[mode] / found["rubin"],
             "ratio",
             "predicted",
-            f"claimed for another model (GPT-OSS-2T) at 400K: only the order says anything; "
-            f"{_overhead(load_deployment('gemma4-31b/rubin'))}",
+            f"claimed for another model (GPT-OSS-2T) at 400K: only the order says anything; {baseline}",
             HOT_CHIPS,
         )
-    ordered = [mode for mode, _ in _MODES]
     yield fidelity_row(
-        "modes in their order of speed: rubin, drafter, afd, pd",
-        len(ordered),
-        sum(mode == place for mode, place in zip(sorted(found, key=found.__getitem__), ordered, strict=True)),
+        "order of the modes: rubin, then drafter and afd, then pd",
+        len(_SLOWER),
+        sum(found[slower] < found[faster] for slower, faster in _SLOWER),
         "count",
         "predicted",
-        "one stream of 100K; the maker's order is rubin, then drafter and afd, then pd",
+        "pairs of modes that are in the order of the claimed ratios, about 1, 3, 3 and 5, which put drafter "
+        f"and afd level; one stream of 100K; {baseline}; verification in mode drafter the same",
         HOT_CHIPS,
         error_kind="count",
         tolerance=0.0,
     )
 
 
+def _decisive(deployment: Deployment) -> str:
+    """What a mode's speed hangs on most."""
+    attention, link = deployment.spec.attention, deployment.split_link
+    if attention is not None:
+        assert link is not None
+        per_draft = attention.draft_crossings.whole if attention.draft_crossings is not None else 0
+        return (
+            f"; {deployment.shape.growing_layers} crossings a step and {per_draft} a draft token, each "
+            f"{attention.crossing_overhead.value * 1e6:.3g} us of the GPUs and 2 x "
+            f"{link.latency.value * 1e6:.3g} us of link, all estimates"
+        )
+    return _overhead(deployment) if deployment.mode != "pd" else ""
+
+
 def _overhead(deployment: Deployment) -> str:
-    chip = deployment.prefill_chip
-    assert chip is not None
-    return f"GPU overhead {chip.decode.layer_overhead.value * 1e6:.3g} us a layer"
+    chip = deployment.decode_chip
+    assert isinstance(chip, GpuChip)
+    return f"; o, the GPU overhead of a layer, {chip.decode.layer_overhead.value * 1e6:.3g} us"

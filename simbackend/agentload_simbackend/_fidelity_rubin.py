@@ -15,19 +15,28 @@ from agentload_simbackend._pieces import value_ns
 from agentload_simbackend._prefill_time import PrefillModel
 from agentload_simbackend._quantity import Quantity
 from agentload_simbackend._specs import GpuChip
+from agentload_simbackend._step_time import link_bytes_per_s
 
 _RUBIN_ONLY = (
-    (19.2e12, 65e-6, 1, ((168, 161), (478, 465))),
-    (19.2e12, 65e-6, 8, ((240, 239), (615, 613))),
-    (22e12, 12e-6, 1, ((398, 368), (1242, 1164))),
-    (22e12, 12e-6, 8, ((1059, 1031), (2509, 2467))),
+    (19.2e12, 65e-6, 1, ((168, 161), (478, 465)), (0.03, 0.03)),
+    (19.2e12, 65e-6, 8, ((240, 239), (615, 613)), (0.05, 0.06)),
+    (22e12, 12e-6, 1, ((398, 368), (1242, 1164)), (0.03, 0.04)),
+    (22e12, 12e-6, 8, ((1059, 1031), (2509, 2467)), (0.08, 0.16)),
 )
-"""Bandwidth, overhead, GPUs; tokens/s without and with MTP (K = 7) at 10K and 100K."""
+"""Bandwidth, overhead, GPUs; tokens/s without and with MTP (K = 7) at 10K and 100K; the largest errors.
+
+The paper has neither exchanges nor copies of KV heads, and 40 us more for each draft token. That weighs most
+where the rest is fast.
+"""
 
 _AL_ON_PAPER = 3.86
 _B300 = (("BF16", 2.0, 5.37, 305), ("NVFP4", 0.5625, 5.19, 350))
 _PREFILL_MS = {10_000: (104, 52, 26, 13), 100_000: (1520, 760, 380, 190)}
 _GPUS = (1, 2, 4, 8)
+_PREFILL_TOLERANCE = 0.01
+_HANDOFF_TOLERANCE = 0.1
+"""Published with one digit."""
+
 _HANDOFF_MS = ((10_000, 0, 0.3), (100_000, 0, 1.8), (2_000, 100_000, 0.03))
 
 
@@ -42,9 +51,9 @@ def rubin_rows() -> Iterator[FidelityRow]:
 def _rubin_only() -> Iterator[FidelityRow]:
     chip = load_deployment("gemma4-31b/rubin").decode_chip
     assert isinstance(chip, GpuChip)
-    for bandwidth, overhead_s, gpus, published in _RUBIN_ONLY:
+    for bandwidth, overhead_s, gpus, published, tolerances in _RUBIN_ONLY:
         changed = _changed(chip, bandwidth, overhead_s)
-        for drafts, pair in zip((0, 7), published, strict=True):
+        for drafts, pair, tolerance in zip((0, 7), published, tolerances, strict=True):
             for context, speed in zip((10_000, 100_000), pair, strict=True):
                 tokens = _AL_ON_PAPER if drafts else 1.0
                 step_s = _gemma_step_s(GpuGroup(changed, gpus, 1.0, 1), drafts, context)
@@ -57,6 +66,7 @@ def _rubin_only() -> Iterator[FidelityRow]:
                     "paper",
                     f"one stream, {bandwidth / 1e12:g} TB/s; overhead {overhead_s * 1e6:.0f} us a layer",
                     PAPER,
+                    tolerance=tolerance,
                 )
 
 
@@ -110,12 +120,17 @@ def _prefill() -> Iterator[FidelityRow]:
                 "paper",
                 "Gemma 4 31B, FP8, without the constant of 30 ms",
                 PAPER,
+                tolerance=_PREFILL_TOLERANCE,
             )
 
 
 def _handoff() -> Iterator[FidelityRow]:
     deployment = load_deployment("gemma4-31b/pd-1replica")
-    rate, kv = deployment.link_bytes_per_s, deployment.kv
+    assert deployment.link is not None
+    rate, kv = (
+        link_bytes_per_s(deployment.link, deployment.spec.decode.chips_per_replica.whole),
+        deployment.kv,
+    )
     for tokens, cached, published in _HANDOFF_MS:
         sent = kv.transfer_bytes(tokens, kv.window_tokens if not cached else 0)
         yield fidelity_row(
@@ -126,4 +141,5 @@ def _handoff() -> Iterator[FidelityRow]:
             "paper",
             f"Gemma 4 31B, FP8 KV, {rate / 1e12:.3g} TB/s" + (", without the window" if cached else ""),
             PAPER,
+            tolerance=_HANDOFF_TOLERANCE,
         )

@@ -7,6 +7,7 @@ from itertools import accumulate
 from agentload_simbackend._acceptance import Draw, yields
 from agentload_simbackend._api import Arrival, EngineRequest, Phases, PromptRun
 from agentload_simbackend._epochs import Epoch, step_times
+from agentload_simbackend._prefix_nodes import Node
 
 
 class Stage:
@@ -40,7 +41,9 @@ class Flight:
     may_spill: it has waited long enough for a replica that takes what others have no room for.
     busy_until_ns: when it frees the prefill instance that it occupies.
     resident_tokens, past_tokens: what of its prompt is in the replica, see `Resident`.
-    handoff_tokens, window_tokens: what crosses the link, see `KvShape.transfer_bytes`.
+    handoff_tokens: what crosses the link, see `KvShape.transfer_bytes`.
+    held_node, held_bytes: of the prefix cache and beside it, its KV in the prefill pool until it has crossed.
+    host_bytes: what came back from host memory for it.
     chunks: of its prefill in the replica: how many, time of the first, growth from each to the next (in ns).
     join_step, finish_step: decode steps of its replica between which it decodes.
     epoch: the first epoch of its decode.
@@ -58,6 +61,9 @@ class Flight:
         "finish_step",
         "first_token_ns",
         "handoff_tokens",
+        "held_bytes",
+        "held_node",
+        "host_bytes",
         "join_step",
         "may_spill",
         "order",
@@ -72,7 +78,6 @@ class Flight:
         "stage",
         "tokens",
         "totals",
-        "window_tokens",
     )
 
     def __init__(self, request: EngineRequest, runs: list[PromptRun], allowance_ns: int, now_ns: int) -> None:
@@ -87,6 +92,8 @@ class Flight:
         self.may_spill = False
         self.cached_tokens = 0
         self.handoff_tokens = 0
+        self.held_node: Node | None = None
+        self.host_bytes = 0
         self.replica = -1
         self.past_tokens: int | None = None
         self.epoch: Epoch | None = None
@@ -94,8 +101,8 @@ class Flight:
         # The rest is set as the flight gets there.
         self.order: int
         self.busy_until_ns: int
+        self.held_bytes: int
         self.resident_tokens: int
-        self.window_tokens: int
         self.chunks: tuple[int, float, float]
         self.draw: Draw
         self.rate: int

@@ -13,9 +13,11 @@ from itertools import groupby
 from textwrap import wrap
 from typing import NamedTuple
 
-from agentload_simbackend._schedule import UNITS, Burst, LayerSchedule, Operation, Transfer
+from agentload_simbackend._schedule import LayerSchedule, Operation
+from agentload_simbackend._schedule_bursts import Burst, Transfer
+from agentload_simbackend._schedule_ops import FUNCTIONAL_UNITS
 
-_LABELS, _WIDTH, _RIGHT = 110.0, 1480.0, 20.0
+_LABELS, _WIDTH, _RIGHT = 90.0, 1130.0, 20.0
 _ROW, _BAR, _HEAD, _AXIS = 24.0, 16.0, 34.0, 30.0
 _SHOWN_LINKS = 4
 _SHOWN_VECTORS = 200
@@ -24,39 +26,47 @@ _SHOWN_VECTORS = 200
 _CHARACTER = 6.2
 """Width of a character of a label, at most."""
 
-_CONDITION_CHARACTERS = 240
+_CONDITION_CHARACTERS = 190
 
-_STYLE = """
-svg {
-  --ground: #ffffff; --text: #1d2330; --soft: #5b6474; --line: #d9dde5; --panel: #f5f6f9;
-  --weights: #2f6db5; --attention: #c2571a; --on_chip: #7a5195; --c2c: #13806b;
+_LIGHT = {
+    **{"ground": "#ffffff", "text": "#1d2330", "soft": "#5b6474", "line": "#d9dde5", "panel": "#f5f6f9"},
+    **{"weights": "#2f6db5", "attention": "#c2571a", "on_chip": "#7a5195", "c2c": "#13806b"},
+}
+_DARK = {
+    **{"ground": "#14171d", "text": "#e6e9ef", "soft": "#9aa3b2", "line": "#323844", "panel": "#1c2029"},
+    **{"weights": "#6fa8e8", "attention": "#f0935a", "on_chip": "#b592d3", "c2c": "#45c2a8"},
+}
+
+
+def _colours(palette: dict[str, str]) -> str:
+    """Rules with plain colours: not every program that shows SVG knows variables."""
+    filled = ("ground", "panel", "soft", "weights", "attention", "on_chip", "c2c")
+    rules = [f"text {{ fill: {palette['text']}; }}", f".line {{ stroke: {palette['line']}; }}"]
+    rules += [f".{name} {{ fill: {palette[name]}; }}" for name in filled]
+    rules.append(f".tile, .label {{ stroke: {palette['ground']}; }}")
+    return "\n".join(rules)
+
+
+_STYLE = f"""
+svg {{
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; font-size: 11px;
-}
-@media (prefers-color-scheme: dark) {
-  svg {
-    --ground: #14171d; --text: #e6e9ef; --soft: #9aa3b2; --line: #323844; --panel: #1c2029;
-    --weights: #6fa8e8; --attention: #f0935a; --on_chip: #b592d3; --c2c: #45c2a8;
-  }
-}
-.ground { fill: var(--ground); }
-.panel { fill: var(--panel); }
-.line { stroke: var(--line); }
-text { fill: var(--text); pointer-events: none; }
-.soft { fill: var(--soft); }
-.name { font-weight: 600; font-size: 13px; }
-.weights { fill: var(--weights); }
-.attention { fill: var(--attention); }
-.on_chip { fill: var(--on_chip); }
-.c2c { fill: var(--c2c); }
-.wait { fill-opacity: .28; }
-.tile { stroke: var(--ground); stroke-width: .5; }
-.label { paint-order: stroke; stroke: var(--ground); stroke-width: 2.5px; stroke-linejoin: round; }
+  max-width: 100%; height: auto;
+}}
+text {{ pointer-events: none; }}
+{_colours(_LIGHT)}
+.name {{ font-weight: 600; font-size: 13px; }}
+.wait {{ fill-opacity: .28; }}
+.tile {{ stroke-width: .5; }}
+.label {{ paint-order: stroke; stroke-width: 2.5px; stroke-linejoin: round; }}
+@media (prefers-color-scheme: dark) {{
+{_colours(_DARK)}
+}}
 """
 
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0 auto; padding: 1.5rem; max-width: 100rem; font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; } ul { font-size: .9rem; } .wide { overflow-x: auto; }
+h1 { font-size: 1.4rem; } ul { font-size: .9rem; } svg { display: block; width: 100%; height: auto; }
 @media (prefers-color-scheme: dark) { body { background: #14171d; color: #e6e9ef; } }
 """
 
@@ -71,7 +81,7 @@ _LEGEND = (
 )
 
 
-class Drawing(NamedTuple):
+class GanttDrawing(NamedTuple):
     """Layers to draw with a title and what it holds for."""
 
     title: str
@@ -80,25 +90,25 @@ class Drawing(NamedTuple):
     clock_hz: float
 
 
-def gantt_svg(drawing: Drawing) -> str:
+def gantt_svg(drawing: GanttDrawing) -> str:
     """The chart as an SVG file."""
     return "".join(_svg(drawing, heading=True))
 
 
-def gantt_html(drawing: Drawing) -> str:
-    """The chart as an HTML page: title and conditions as text, the chart scrolls."""
+def gantt_html(drawing: GanttDrawing) -> str:
+    """The chart as an HTML page: title and conditions as text, the chart as wide as the window."""
     conditions = "".join(f"<li>{escape(each)}</li>" for each in drawing.conditions)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(drawing.title)}</title><style>{_PAGE_STYLE}</style></head><body>"
-        f'<h1>{escape(drawing.title)}</h1><ul>{conditions}</ul><div class="wide">'
-        f"{''.join(_svg(drawing, heading=False))}</div></body></html>\n"
+        f"<h1>{escape(drawing.title)}</h1><ul>{conditions}</ul>"
+        f"{''.join(_svg(drawing, heading=False))}</body></html>\n"
     )
 
 
-def _svg(drawing: Drawing, *, heading: bool) -> Iterator[str]:
+def _svg(drawing: GanttDrawing, *, heading: bool) -> Iterator[str]:
     heights = [_panel_height(layer) for layer in drawing.layers]
     lines = [drawing.title] if heading else []
     for condition in drawing.conditions if heading else ():
@@ -134,7 +144,7 @@ def _rows(layer: LayerSchedule) -> list[str]:
     shown = [f"link {link}" for link in range(min(links, _SHOWN_LINKS))]
     if links > _SHOWN_LINKS:
         shown.append(f"{links - _SHOWN_LINKS} more links")
-    return [*UNITS, *shown, *(["on the way"] if links else [])]
+    return [*FUNCTIONAL_UNITS, *shown, *(["on the way"] if links else [])]
 
 
 class _Panel:
@@ -147,7 +157,8 @@ class _Panel:
     def parts(self) -> Iterator[str]:
         layer = self._layer
         microseconds = layer.cycles / self._clock_hz * 1e6
-        title = f"{layer.name}: {layer.count} layers of {microseconds:.3f} us ({layer.cycles:,} cycles)"
+        layers = "1 layer" if layer.count == 1 else f"{layer.count} layers"
+        title = f"{layer.name}: {layers} of {microseconds:.3f} us ({layer.cycles:,} cycles)"
         yield _text(8, self._top + 20, title, "name")
         for number, name in enumerate(self._rows):
             y = self._y(number)
@@ -156,24 +167,26 @@ class _Panel:
                 yield f'<rect class="panel" x="0" y="{y - 4:g}" width="{width:g}" height="{_ROW:g}"/>'
             yield _text(8, y + 12, name, "soft")
         yield from self._operations()
-        for burst, transfers in zip(layer.bursts, layer.transfers, strict=True):
-            yield from self._burst(burst, transfers)
+        begins = [min(each.start for each in transfers) for transfers in layer.transfers]
+        ends = [*begins[1:], layer.cycles]
+        for burst, transfers, until in zip(layer.bursts, layer.transfers, ends, strict=False):
+            yield from self._burst(burst, transfers, until)
         yield from self._axis()
 
     def _operations(self) -> Iterator[str]:
-        stages = [list(stage) for _, stage in groupby(self._layer.operations, lambda each: each.stage)]
-        for number, stage in enumerate(stages):
-            unit, share = stage[0].unit, stage[0].share
+        tasks = [list(task) for _, task in groupby(self._layer.operations, lambda each: each.task)]
+        for number, task in enumerate(tasks):
+            unit, share = task[0].unit, task[0].share
             row = self._rows.index(unit)
-            start, end = stage[0].start, stage[-1].end
-            label = " ".join(operation.name for operation in stage)
+            start, end = task[0].start, task[-1].end
+            label = " ".join(operation.name for operation in task)
             hover = f"{label} ({unit})\ncycles {start:,} to {end:,}"
             yield self._bar(row, start, end, f"{share} wait", hover)
-            for operation in stage:
+            for operation in task:
                 yield from self._tiles(row, operation)
-            after = [each[0].start for each in stages[number + 1 :] if each[0].unit == unit]
+            after = [each[0].start for each in tasks[number + 1 :] if each[0].unit == unit]
             room = (min(after, default=self._layer.cycles) - start) * self._scale
-            if len(label) * _CHARACTER <= room:
+            if 3 + len(label) * _CHARACTER <= room:
                 yield _text(self._x(start) + 3, self._y(row) + 12, label, "label")
 
     def _tiles(self, row: int, operation: Operation) -> Iterator[str]:
@@ -188,8 +201,8 @@ class _Panel:
         for tile in operation.expand() if apart else [operation]:
             yield self._bar(row, tile.start, tile.issued, f"{operation.share} tile", hover)
 
-    def _burst(self, burst: Burst, transfers: tuple[Transfer, ...]) -> Iterator[str]:
-        first_row = len(UNITS)
+    def _burst(self, burst: Burst, transfers: tuple[Transfer, ...], until: int) -> Iterator[str]:
+        first_row = len(FUNCTIONAL_UNITS)
         for link in range(min(burst.links, burst.vectors, _SHOWN_LINKS)):
             own = transfers[link :: burst.links]
             if len(own) > _SHOWN_VECTORS:
@@ -215,7 +228,7 @@ class _Panel:
         )
         last = len(self._rows) - 1
         yield self._bar(last, begin, burst.arrived, "c2c wait", hover)
-        if len(burst.name) * _CHARACTER <= (burst.arrived - begin) * self._scale:
+        if 3 + len(burst.name) * _CHARACTER <= (until - begin) * self._scale:
             yield _text(self._x(begin) + 3, self._y(last) + 12, burst.name, "label")
 
     def _axis(self) -> Iterator[str]:

@@ -17,38 +17,38 @@ NODE_GPUS = 8
 
 
 class GpuRow(NamedTuple):
-    """One measured configuration. `None`, 0, "": the row does not tell. Sizes as they stand in the file."""
+    """One measured configuration. `None`, 0, "", NaN: it does not tell. Sizes as they stand in the file."""
 
-    line: int
     model_path: str
     system: str
-    backend: str
-    backend_version: str
-    precision: str
-    disaggregated: bool
-    concurrency: int | None
     isl: int
     osl: int
-    batch_size: int
-    tp: int
-    attention_dp: int
-    moe_tp: int
-    moe_ep: int
-    prefill_workers: int
-    prefill_tp: int
-    decode_batch_size: int
-    decode_workers: int
-    decode_tp: int
-    decode_attention_dp: int
-    ttft_s: float
-    tpot_s: float
+    concurrency: int | None = None
+    backend: str = ""
+    backend_version: str = ""
+    precision: str = ""
+    disaggregated: bool = False
+    batch_size: int = 0
+    tp: int = 0
     pp: int = 1
+    attention_dp: int = 0
+    moe_tp: int = 0
+    moe_ep: int = 0
+    prefill_tp: int = 0
+    decode_batch_size: int = 0
+    decode_workers: int = 0
+    decode_tp: int = 0
+    decode_attention_dp: int = 0
+    ttft_s: float = math.nan
+    tpot_s: float = math.nan
+    line: int = 0
 
     @property
     def configuration(self) -> str:
         """What is equal in the rows of one sweep over the concurrency."""
-        parts = (*self[1:5], self.precision or "bf16", *self[8:10], self.gpus, self.dp, self.moe_ep > 1)
-        return "|".join(map(str, parts))
+        software = self.backend, self.backend_version, self.precision or "bf16"
+        split = self.gpus, self.dp, self.moe_ep > 1
+        return "|".join(map(str, (self.model_path, self.system, *software, self.isl, self.osl, *split)))
 
     @property
     def gpus(self) -> int:
@@ -82,7 +82,10 @@ def read_gpu_rows(path: str | Path = MEASURED) -> list[GpuRow]:
             missing = _COLUMNS - set(reader.fieldnames or ())
             if missing:
                 raise SpecError(f"{path}: column {min(missing)} is missing")
-            return [_row(record, f"{path}: line {reader.line_num}", reader.line_num) for record in reader]
+            rows = [_row(record, f"{path}: line {reader.line_num}", reader.line_num) for record in reader]
+            if not rows:
+                raise SpecError(f"{path}: no row under the header")
+            return rows
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -90,14 +93,17 @@ def read_gpu_rows(path: str | Path = MEASURED) -> list[GpuRow]:
 
 
 _MOST = 10**9
-"""Of tokens, streams and GPUs: larger numbers are mistakes."""
+"""Of tokens, streams, GPUs and milliseconds: larger numbers are mistakes."""
+
+_LEAST_MS = 1e-6
+"""Of a latency: one of a nanosecond or less is a mistake, too."""
 
 _COLUMNS = frozenset(
     (
         *("concurrency", "model_path", "system", "backend", "backend_version", "precision", "mode"),
         *("isl", "osl", "batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"),
-        *("prefill_num_workers", "prefill_tp_size", "decode_batch_size", "decode_num_workers"),
-        *("decode_tp_size", "decode_attention_dp_size", "silicon_ttft_ms", "silicon_tpot_ms"),
+        *("prefill_tp_size", "decode_batch_size", "decode_num_workers", "decode_tp_size"),
+        *("decode_attention_dp_size", "silicon_ttft_ms", "silicon_tpot_ms"),
     )
 )
 
@@ -120,8 +126,8 @@ def _row(record: dict[str, str | None], where: str, line: int) -> GpuRow:
             value = float(text(field))
         except ValueError:
             value = math.nan
-        if not 0 < value < math.inf:
-            raise SpecError(f'{where}: {field} is "{text(field)}", must be milliseconds above 0')
+        if not _LEAST_MS <= value <= _MOST:
+            raise SpecError(f'{where}: {field} is "{text(field)}", must be {_LEAST_MS:g} to {_MOST:g} ms')
         return value / 1e3
 
     if None in record or None in record.values():
@@ -147,7 +153,6 @@ def _row(record: dict[str, str | None], where: str, line: int) -> GpuRow:
         attention_dp=count("attention_dp_size"),
         moe_tp=count("moe_tp_size"),
         moe_ep=count("moe_ep_size"),
-        prefill_workers=count("prefill_num_workers"),
         prefill_tp=count("prefill_tp_size"),
         decode_batch_size=count("decode_batch_size"),
         decode_workers=count("decode_num_workers"),

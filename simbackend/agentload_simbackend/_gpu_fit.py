@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+import msgspec
+
 from agentload_simbackend._gpu_rows import GpuCase, GpuRow, NotApplicable, case_of
 from agentload_simbackend._gpu_terms import GpuParameters
+from agentload_simbackend._quantile import quantile
 
 LEAST_ROWS = 50
 """A type of GPU with fewer applicable rows is not fitted; its spec says whose parameters it takes."""
@@ -27,8 +30,8 @@ _NEARNESS = 0.05
 system's own rows leave a parameter open, it takes what the others show."""
 
 
-class Errors(NamedTuple):
-    """Absolute relative errors over some rows. Without rows, quantiles are `None`."""
+class GpuErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Absolute relative errors over some rows; `None` where there are none. TTFT has fewer rows than TPOT."""
 
     rows: int
     tpot_median: float | None
@@ -39,12 +42,23 @@ class Errors(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Rows to fit to, rows held out, disaggregated ones, and why how many others have no prediction."""
+    """Rows to fit to, rows not fitted to, disaggregated ones, and why how many others have no prediction."""
 
     fit: list[GpuCase]
-    held_out: list[GpuCase]
+    others: list[GpuCase]
     disaggregated: list[GpuCase]
     left_out: Counter[str]
+
+    @property
+    def systems(self) -> list[str]:
+        """The types of GPU that are fitted."""
+        return sorted({case.row.system for case in self.fit})
+
+    @property
+    def of_systems(self) -> list[GpuCase]:
+        """All rows of those types, whether fitted to or held out."""
+        systems = set(self.systems)
+        return [case for case in self.fit + self.others if case.row.system in systems]
 
 
 def cases_of(rows: Iterable[GpuRow]) -> tuple[list[GpuCase], Counter[str]]:
@@ -54,7 +68,7 @@ def cases_of(rows: Iterable[GpuRow]) -> tuple[list[GpuCase], Counter[str]]:
     seen: set[tuple[str, int | None, float, float]] = set()
     for row in rows:
         case = case_of(row)
-        key = (row.configuration, row.concurrency, row.ttft_s, row.tpot_s)
+        key = row_key(row)
         if isinstance(case, NotApplicable):
             left_out[case.reason] += 1
         elif key in seen:
@@ -65,13 +79,25 @@ def cases_of(rows: Iterable[GpuRow]) -> tuple[list[GpuCase], Counter[str]]:
     return cases, left_out
 
 
+def row_key(row: GpuRow) -> tuple[str, int | None, float, float]:
+    """What is equal in rows that repeat each other."""
+    return row.configuration, row.concurrency, row.ttft_s, row.tpot_s
+
+
 def split(rows: Iterable[GpuRow]) -> Split:
-    """Hold out 3 of 10 configurations, whole sweeps over the concurrency, by a hash of what they are."""
+    """Hold out 3 of 10 configurations, whole sweeps over the concurrency, by a hash of what they are.
+
+    Types of GPU that this leaves with fewer than `LEAST_ROWS` rows are not fitted at all.
+    """
     cases, left_out = cases_of(rows)
-    parts: tuple[list[GpuCase], list[GpuCase], list[GpuCase]] = ([], [], [])
-    for case in cases:
-        parts[2 if case.row.disaggregated else is_held_out(case.row)].append(case)
-    return Split(*parts, left_out)
+    aggregated = [case for case in cases if not case.row.disaggregated]
+    kept = Counter(case.row.system for case in aggregated if not is_held_out(case.row))
+    fit: list[GpuCase] = []
+    others: list[GpuCase] = []
+    for case in aggregated:
+        fitted = kept[case.row.system] >= LEAST_ROWS and not is_held_out(case.row)
+        (fit if fitted else others).append(case)
+    return Split(fit, others, [case for case in cases if case.row.disaggregated], left_out)
 
 
 def is_held_out(row: GpuRow) -> bool:
@@ -111,7 +137,7 @@ def fit_systems(cases: Sequence[GpuCase]) -> dict[str, GpuParameters]:
     return {s: fit([case for case in cases if case.row.system == s], common) for s in systems}
 
 
-def errors(cases: Iterable[GpuCase], parameters: Callable[[GpuCase], GpuParameters]) -> Errors:
+def errors(cases: Iterable[GpuCase], parameters: Callable[[GpuCase], GpuParameters]) -> GpuErrors:
     """How far the predictions are off; TTFT only where it is predicted."""
     tpot: list[float] = []
     ttft: list[float] = []
@@ -120,13 +146,13 @@ def errors(cases: Iterable[GpuCase], parameters: Callable[[GpuCase], GpuParamete
         tpot.append(abs(tpot_s / case.row.tpot_s - 1))
         if not case.queues:
             ttft.append(abs(ttft_s / case.row.ttft_s - 1))
-    return Errors(
-        len(tpot),
-        quantile(tpot, 0.5),
-        quantile(tpot, 0.9),
-        len(ttft),
-        quantile(ttft, 0.5),
-        quantile(ttft, 0.9),
+    return GpuErrors(
+        rows=len(tpot),
+        tpot_median=quantile(tpot, 0.5),
+        tpot_p90=quantile(tpot, 0.9),
+        ttft_rows=len(ttft),
+        ttft_median=quantile(ttft, 0.5),
+        ttft_p90=quantile(ttft, 0.9),
     )
 
 
@@ -140,17 +166,6 @@ def leave_one_out(cases: Sequence[GpuCase]) -> dict[tuple[str, str], GpuParamete
             if system in with_model:
                 found[system, model] = parameters
     return found
-
-
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """By linear interpolation; `None` of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = q * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 def _loss(case: GpuCase, p: GpuParameters) -> float:

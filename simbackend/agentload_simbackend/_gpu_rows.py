@@ -7,17 +7,18 @@ them looks at what was measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-import msgspec
-
 from agentload_simbackend._gpu_csv import MEASURED, NODE_GPUS, GpuRow, read_gpu_rows
 from agentload_simbackend._gpu_launch import DRAWN_MEAN, has_drawn_lengths, held_steps
+from agentload_simbackend._gpu_precision import Precision, named_precision
 from agentload_simbackend._gpu_terms import GpuGroup, GpuModel, GpuParameters, GpuTerms
 from agentload_simbackend._load import list_models, load_model
 from agentload_simbackend._model import ModelShape
+from agentload_simbackend._model_specs import Decoder
 from agentload_simbackend._spec_files import SpecFiles, names
 from agentload_simbackend._specs import GpuChip
 
@@ -41,7 +42,8 @@ https://github.com/SemiAnalysisAI/InferenceX (num-prompts = 10 x concurrency)"""
 
 _CLUMP = 3.0
 """Prompts that come at a time where all are of one length, at most half of the streams: those that were
-prefilled in one step end in one step, and their successors wait for each other again and again."""
+prefilled in one step end in one step, and their successors wait for each other again and again. Chosen on
+the measured rows, not fitted."""
 
 _TRANSFER_BANDWIDTH = 50e9
 """Of one GPU's NIC, one 400 Gb/s port: what the hand-off of a disaggregated row takes."""
@@ -176,32 +178,37 @@ _FORMATS = (
     *("-instruct", "-it", "-thinking", "-bf16", "-fp8", "-fp4", "-nvfp4", "-mxfp4", "-v2"),
     *("-0324", "-0528", "-0905", "-2507", "-int4", "-dynamic", "-hf"),
 )
-_OTHER = {"llama-3.3-70b": "llama-3.1-70b", "deepseek-v3.1": "deepseek-r1"}
-"""The same architecture under another name."""
+
+_QUANTIZED = re.compile(r"(-quantized)?[-.]w\d+a\d+$")
 
 
 def _plain(model_path: str) -> str:
     """The last part of a checkpoint's name, without what does not change the architecture."""
     name = model_path.strip().rsplit("/", 1)[-1].lower()
+    name = _QUANTIZED.sub("", name)
     cut = True
     while cut:
         cut = False
         for suffix in _FORMATS:
             if name.endswith(suffix):
                 name, cut = name.removesuffix(suffix), True
-    name = name.removeprefix("meta-")
-    return _OTHER.get(name, name)
+    return name.removeprefix("meta-")
+
+
+@cache
+def _decoder(name: str) -> Decoder:
+    return load_model(name)
 
 
 @cache
 def _checkpoints() -> dict[str, frozenset[str]]:
-    return {name: frozenset(map(_plain, load_model(name).checkpoints)) for name in list_models()}
+    return {name: frozenset(map(_plain, _decoder(name).checkpoints)) for name in list_models()}
 
 
 @cache
 def _model_of(model_path: str) -> GpuModel | None:
     name = model_name(model_path)
-    return None if name is None else GpuModel(ModelShape(load_model(name)))
+    return None if name is None else GpuModel(ModelShape(_decoder(name)))
 
 
 def _why_not(row: GpuRow) -> str | None:
@@ -222,7 +229,7 @@ def _why_not(row: GpuRow) -> str | None:
         return "batch limit below the concurrency: requests queue"
     if not row.disaggregated and row.gpus > NODE_GPUS:
         return "tensor parallelism over more than 8 GPUs: the split is not told"
-    if _precision(row) not in _PRECISIONS:
+    if Precision.of(_precision(row)) is None:
         return f"precision {row.precision} is not known"
     if row.pp > 1:
         return "pipeline parallelism: the model has none"
@@ -231,7 +238,7 @@ def _why_not(row: GpuRow) -> str | None:
 
 def _cannot_run(row: GpuRow, chip: GpuChip, model: GpuModel) -> str | None:
     """Why the GPUs cannot serve even one stream."""
-    decoder = load_model(model_name(row.model_path) or "")
+    decoder = _decoder(model_name(row.model_path) or "")
     if row.isl + row.osl > decoder.max_context.whole:
         return f"longer than the context of {decoder.name}: {decoder.max_context.whole:,} tokens"
     group = _group(row, chip, row.gpus, row.dp)
@@ -243,36 +250,21 @@ def _cannot_run(row: GpuRow, chip: GpuChip, model: GpuModel) -> str | None:
     return None
 
 
-_PRECISIONS = frozenset(
-    (
-        *("fp4", "nvfp4", "mxfp4", "w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "int4", "w4a16"),
-        *("fp8", "fp8_block", "w8a8", "bf16", "fp16", "bfloat16", "float16"),
-    )
-)
-
-
 def _precision(row: GpuRow) -> str:
     """The row's precision; if it does not tell, that of the checkpoint by its name or as it is published."""
-    if row.precision:
-        return row.precision.lower()
-    name = row.model_path.lower()
-    for precision in ("nvfp4", "mxfp4", "fp4", "int4", "fp8", "bf16"):
-        if precision in name:
-            return precision
-    model = model_name(row.model_path)
-    published = load_model(model).weight_bytes.value if model is not None else 2.0
-    return "fp8" if published == 1.0 else "bf16" if published > 1.0 else _FOUR_BIT.get(model or "", "fp4")
-
-
-_FOUR_BIT = {"kimi-k2.5": "int4"}
+    stated = row.precision or named_precision(row.model_path)
+    if stated is not None:
+        return stated
+    name = model_name(row.model_path)
+    if name is None:
+        return "bf16"
+    model = _decoder(name)
+    published = model.weight_bytes.value
+    return "bf16" if published > 1.0 else "fp8" if published == 1.0 else model.four_bits
 
 
 def _group(row: GpuRow, chip: GpuChip, gpus: int, attention_dp: int) -> GpuGroup:
-    precision = _precision(row)
-    if precision in ("int4", "w4a16"):
-        # Only stored in 4 bit: products are in BF16.
-        chip, precision = msgspec.structs.replace(chip, fp4_flops=None, fp8_flops=None), "fp4"
-    return GpuGroup.of(chip, gpus, attention_dp, "fp8" if precision == "w8a8" else precision)
+    return GpuGroup.of(chip, gpus, attention_dp, _precision(row))
 
 
 _DRAFTING_IMAGES: Mapping[str, frozenset[str]] = {

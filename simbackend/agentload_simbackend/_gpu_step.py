@@ -27,11 +27,12 @@ def gpu_mixers(shape: ModelShape, group: GpuGroup, *, batch: int, tokens: int) -
     """What of such a step is in the mixers whose cache grows, without its fixed times."""
     p, chip = _parameters(group), group.chip
     kinds = [kind for kind in shape.kinds if kind.mixer is not None and kind.mixer.grows]
-    parameters, queries = shape.growing_mixer_parameters / group.chips, batch * tokens
+    own = batch / group.attention_dp
+    parameters, queries = shape.growing_mixer_parameters / group.attention_tp, own * tokens
     reading_s = parameters * group.weight_bytes / chip.hbm_bandwidth.value
     products_s = p.slower_s(reading_s, 2 * parameters * queries / format_flops(chip, group.weight_bytes))
     exchanges_s = shape.growing_layers * queries * exchange_s(shape, group) / p.link_efficiency
-    return added(line(products_s + exchanges_s), _attention(kinds, group, batch, tokens))
+    return added(line(products_s + exchanges_s), _attention(kinds, group, own, tokens))
 
 
 def gpu_drafts_s(drafter: Drafter, group: GpuGroup, draft_tokens: int) -> float:

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from agentload_simbackend._gpu_layers import dense_layers, dense_prefill_layers
+from agentload_simbackend._gpu_precision import Precision
 from agentload_simbackend._model import LayerKind, MixerShape, ModelShape
 from agentload_simbackend._pieces import Pieces, added, line, rising, value_ns
 from agentload_simbackend._specs import GpuChip
@@ -79,13 +80,15 @@ class GpuGroup(NamedTuple):
 
     @classmethod
     def of(cls, chip: GpuChip, gpus: int, attention_dp: int, precision: str) -> GpuGroup:
-        """With weights of a precision such as `mxfp4` or `fp8_block`; the KV is FP8 if they are no wider.
+        """With a precision such as `w4a16` or `fp8_block`; the KV is FP8 if weights are no wider.
 
-        FP4 has a scale for each block of 16.
+        Raises `ValueError` if its name is not known.
         """
-        wanted = precision.lower()
-        weight_bytes = 0.5625 if "fp4" in wanted else 1.0 if "fp8" in wanted else 2.0
-        return cls(chip, gpus, weight_bytes, 1 if weight_bytes <= 1.0 else 2, attention_dp)
+        found = Precision.of(precision)
+        if found is None:
+            raise ValueError(f"precision {precision} is not known")
+        kv_bytes = 1 if found.weight_bytes <= 1.0 else 2
+        return cls(found.on(chip), gpus, found.weight_bytes, kv_bytes, attention_dp)
 
     @property
     def attention_tp(self) -> int:

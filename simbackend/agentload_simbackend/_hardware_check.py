@@ -13,10 +13,21 @@ _MOST_CHIPS = 10_000
 _MOST_LINKS = 10_000
 _MOST_VECTOR_BYTES = 1_000_000
 
+_TOGETHER = (("nvlink_bandwidth", "nvlink_efficiency"), ("host_memory", "host_bandwidth"))
+"""Of a GPU: one without the other would be taken for none."""
+
 
 def check_chip(chip: LpuChip | GpuChip, where: str) -> None:
-    """Raise `SpecError` if no schedule can be made for a chip's vectors and links; `where` is its file."""
+    """Raise `SpecError` if half of a pair is missing, or vectors and links allow no schedule.
+
+    where: its file.
+    """
     if not isinstance(chip, LpuChip):
+        for pair in _TOGETHER:
+            missing = [key for key in pair if getattr(chip, key) is None]
+            if len(missing) == 1:
+                (there,) = set(pair) - set(missing)
+                raise SpecError(f"{where}: {missing[0]}: missing, needed with {there}")
         return
     vector, links = chip.vector_bytes.value, chip.c2c_links.whole
     if not vector.is_integer() or not 1 <= vector <= _MOST_VECTOR_BYTES:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentload_simbackend._based import base_of, merged
+from agentload_simbackend._based import base_of, check_sized_model, merged
 from agentload_simbackend._deployment import Deployment
 from agentload_simbackend._deployment_check import check_deployment
 from agentload_simbackend._model_specs import Decoder, Drafter
-from agentload_simbackend._spec_files import SpecFiles, built_in, find, names, parse, shown
+from agentload_simbackend._spec_files import (
+    SpecFiles,
+    decoders,
+    find,
+    is_decoder,
+    names,
+    parse,
+    shown,
+    without_mode,
+)
 from agentload_simbackend._specs import (
+    MODES,
     DeploymentSpec,
     GpuChip,
     GpuRack,
@@ -19,7 +29,15 @@ from agentload_simbackend._specs import (
     LpuRack,
     LpuSide,
 )
-from agentload_simbackend._templates import Sizes, Template, sizes_of, template_of, written_name
+from agentload_simbackend._templates import (
+    Sizes,
+    Template,
+    mode_content,
+    sizes_of,
+    template_of,
+    written_name,
+)
+from agentload_traces import SpecError
 
 
 def list_deployments() -> list[str]:
@@ -32,7 +50,7 @@ def list_deployments() -> list[str]:
 
 def list_models() -> list[str]:
     """Names of the built-in decoders, such as `gemma-4-31b`."""
-    return [name for name in names("models") if parse(built_in("models", name)).get("type") == "decoder"]
+    return list(decoders())
 
 
 def load_model(name_or_path: str | Path) -> Decoder:
@@ -45,8 +63,8 @@ def load_deployment(name_or_path: str | Path) -> Deployment:
 
     A built-in name; `MODEL/MODE`, sized by arithmetic, where MODEL is a built-in decoder or the path of a
     TOML file; or the path of a deployment's TOML file (it ends in `.toml`). A file's own references are
-    built-in names, or paths relative to that file. With `base`, the name of a built-in deployment, it need
-    only say in what it differs (see `_based`). Raises `SpecError`.
+    built-in names, or paths relative to that file. With a `base` it need only say in what it differs from
+    that (see `_based`). Raises `SpecError`.
     """
     files = SpecFiles()
     name = written_name(str(name_or_path))
@@ -56,24 +74,34 @@ def load_deployment(name_or_path: str | Path) -> Deployment:
     else:
         path = find("deployments", name)
         where = shown(path)
-        spec = files.take("deployment", _whole(parse(path), where), DeploymentSpec, where)
+        spec = files.take("deployment", whole_content(path), DeploymentSpec, where)
         model, _ = files.read("model", "models", spec.model, Decoder, path)
         deployment = _resolved(files, spec, model, path)
     check_deployment(deployment, where)
     return deployment
 
 
-def _whole(content: dict[str, Any], where: str) -> dict[str, Any]:
-    """The content of a file, with that of the built-in deployment that it starts from."""
+def whole_content(path: Path) -> dict[str, Any]:
+    """The content of a deployment's file, with that of what it starts from; not to be changed."""
+    content, where = parse(path), shown(path)
+    if is_decoder(content):
+        raise SpecError(f"{where}: {without_mode(where)}")
     base = base_of(content, where)
-    if base is None:
-        return content
+    return content if base is None else merged(content, _base_content(base, content, path), where)
+
+
+def _base_content(base: str, content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What the file at `path` starts from."""
+    if base in MODES:
+        return mode_content(base)
     name = written_name(base)
     template = template_of(name)
     if template is None:
-        return merged(content, parse(find("deployments", name, field=f"{where}: base")), where)
-    model, _ = SpecFiles().read("model", "models", template.model, Decoder)
-    return merged(content, _sized(SpecFiles(), template, model), where)
+        return whole_content(find("deployments", name, path, "base"))
+    model, _ = SpecFiles().read("model", "models", template.model, Decoder, path, "base")
+    sized = _sized(SpecFiles(), template, model)
+    check_sized_model(content, sized, shown(path))
+    return sized
 
 
 def _from_template(files: SpecFiles, template: Template) -> Deployment:

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from agentload_simbackend._model import ModelShape
 from agentload_simbackend._model_specs import Decoder, Drafter
 from agentload_simbackend._pieces import Pieces, added, interpolated, scaled
-from agentload_simbackend._schedule import Group, draft_schedule, step_schedule
+from agentload_simbackend._schedule import StepSchedule, draft_schedule, step_schedule
+from agentload_simbackend._schedule_group import Group
+from agentload_simbackend._schedule_input import AS_IT_IS, ScheduleOptions, StepInput
 
 
 class LpuWork(NamedTuple):
@@ -24,47 +26,49 @@ class LpuWork(NamedTuple):
     kv_bytes: int
     split_attention: bool = False
 
+    @property
+    def shape(self) -> ModelShape:
+        """The model's layers."""
+        return _shape(self.model)
+
+    def step(
+        self, batch: int, tokens: int, context_tokens: int, options: ScheduleOptions = AS_IT_IS
+    ) -> StepSchedule:
+        """The schedule of a step of `batch` streams that each verify `tokens` tokens."""
+        return step_schedule(self.shape, self.group, self._asked(batch, tokens, context_tokens, options))
+
+    def draft(
+        self, drafter: Drafter, batch: int, context_tokens: int, options: ScheduleOptions = AS_IT_IS
+    ) -> StepSchedule:
+        """The schedule of one draft token for each of `batch` streams."""
+        return draft_schedule(drafter, self.group, self._asked(batch, 1, context_tokens, options))
+
+    def _asked(self, batch: int, tokens: int, context_tokens: int, options: ScheduleOptions) -> StepInput:
+        return StepInput(
+            batch, tokens, context_tokens, self.weight_bytes, self.kv_bytes, self.split_attention, options
+        )
+
 
 @lru_cache(maxsize=4096)
 def lpu_step(work: LpuWork, batch: int, tokens: int) -> Pieces:
     """A step of `batch` streams that each verify `tokens` tokens."""
-    shape = _shape(work.model)
 
     def time_s(context_tokens: int) -> float:
-        return step_schedule(
-            shape,
-            work.group,
-            batch=batch,
-            tokens=tokens,
-            context_tokens=context_tokens,
-            weight_bytes=work.weight_bytes,
-            kv_bytes=work.kv_bytes,
-            split_attention=work.split_attention,
-        ).seconds
+        return work.step(batch, tokens, context_tokens).seconds
 
-    return interpolated(
-        time_s, batch * shape.max_context_tokens, [batch * window for window in _windows(shape)]
-    )
+    windows = [batch * window for window in _windows(work.shape)]
+    return interpolated(time_s, batch * work.shape.max_context_tokens, windows)
 
 
 @lru_cache(maxsize=4096)
 def lpu_chunk(work: LpuWork, tokens: int) -> Pieces:
     """A pass over `tokens` tokens of a prompt, by their context, without output head and host."""
-    shape = _shape(work.model)
 
     def time_s(context_tokens: int) -> float:
-        schedule = step_schedule(
-            shape,
-            work.group,
-            batch=1,
-            tokens=tokens,
-            context_tokens=context_tokens,
-            weight_bytes=work.weight_bytes,
-            kv_bytes=work.kv_bytes,
-        )
+        schedule = work.step(1, tokens, context_tokens)
         return schedule.seconds - schedule.budget.head - schedule.budget.host
 
-    return interpolated(time_s, shape.max_context_tokens, _windows(shape))
+    return interpolated(time_s, work.shape.max_context_tokens, _windows(work.shape))
 
 
 @lru_cache(maxsize=4096)
@@ -74,14 +78,7 @@ def lpu_drafts(
     """K draft tokens for each of `batch` streams, one after the other."""
 
     def time_s(context_tokens: int) -> float:
-        return draft_schedule(
-            drafter,
-            work.group,
-            batch=batch,
-            context_tokens=context_tokens,
-            weight_bytes=work.weight_bytes,
-            kv_bytes=work.kv_bytes,
-        ).seconds
+        return work.draft(drafter, batch, context_tokens).seconds
 
     return scaled(interpolated(time_s, batch * most_context_tokens), draft_tokens)
 

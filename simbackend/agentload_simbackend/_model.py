@@ -202,20 +202,6 @@ class ModelShape:
         return sum(kind.count * kind.mixer.state_bytes for kind in self.kinds if kind.mixer)
 
     @cached_property
-    def flops_per_key(self) -> int:
-        """FLOPs of scores and values for one query and one key, over all layers whose cache grows."""
-        return sum(
-            kind.count * kind.mixer.flops_per_key for kind in self.kinds if kind.mixer and kind.mixer.grows
-        )
-
-    @cached_property
-    def window_flops_per_key(self) -> int:
-        """The same over all sliding-window layers."""
-        return sum(
-            kind.count * kind.mixer.flops_per_key for kind in self.kinds if kind.mixer and kind.mixer.window
-        )
-
-    @cached_property
     def state_flops_per_token(self) -> int:
         """FLOPs that one token costs in the state-space layers beside their products."""
         kinds = [kind for kind in self.kinds if kind.mixer and kind.mixer.kind == "state_space"]

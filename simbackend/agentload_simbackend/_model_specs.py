@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from agentload_simbackend._quantity import (
@@ -104,6 +106,7 @@ class Decoder(
     """A decoder-only model.
 
     weight_bytes: what it is published in; a chip without that format stores more.
+    four_bits: the format of weights published in less than a byte; INT4 is only stored, products are in BF16.
     parameters, active_parameters: published totals (active: those that one token goes through).
     checkpoints: its names on Hugging Face, such as `meta-llama/Llama-3.1-70B`.
     """
@@ -117,6 +120,7 @@ class Decoder(
     parameters: Count
     active_parameters: Count
     weight_bytes: BytesPerParameter
+    four_bits: Literal["fp4", "int4"] = "fp4"
     layers: tuple[LayerGroup, ...]
 
 

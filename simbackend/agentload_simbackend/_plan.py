@@ -1,6 +1,7 @@
 """What a deployment comes to: memory, step times and links of each of its parts.
 
-A replica may be planned again for fewer chips than its deployment gives it, as after a fault.
+A replica may be planned again for fewer chips than its deployment gives it, as after a fault. They are as far
+apart as before, so its steps are never faster.
 """
 
 from __future__ import annotations
@@ -170,13 +171,14 @@ def _prefill(deployment: Deployment) -> PrefillPlan | None:
         return None
     gpus, instances = spec.gpus_per_instance.whole, spec.instances.whole
     kv_bytes = deployment.spec.kv_bytes.whole
+    room_bytes = next(need.room_bytes for need in memory_needs(deployment) if need.side == "prefill")
     host_bytes = chip.host_memory.value if chip.host_memory else 0.0
     host_rate = chip.host_bandwidth.value if chip.host_bandwidth else 0.0
     return PrefillPlan(
         model=PrefillModel(deployment.shape, GpuGroup(chip, gpus, deployment.stored_bytes(chip), kv_bytes)),
         instances=instances,
         kv=KvShape.on_gpus(deployment.shape, kv_bytes, gpus),
-        cache_bytes=deployment.prefix_cache_bytes,
+        cache_bytes=room_bytes * instances,
         host_cache_bytes=int(host_bytes * gpus * instances * spec.host_cache.value) if host_rate else 0,
         host_bytes_per_ns=host_rate * gpus / 1e9,
         cache_block=spec.cache_block.whole,

@@ -26,7 +26,8 @@ class PrefillModel:
         self._chunk_read_s = read_s / p.hbm_efficiency
         self._token_s = computed_s / p.flops_efficiency / self.chunk_tokens
         self._parameter_s = self._chunk_read_s / shape.parameters_touched(self.chunk_tokens)
-        self._exchange_s = model.terms(group).prefill_exchange / p.link_efficiency
+        fitted = group.chip.prefill.layer_overhead is not None  # Else its `flops_efficiency` holds exchanges.
+        self._exchange_s = model.terms(group).prefill_exchange / p.link_efficiency if fitted else 0.0
         latency_s = model.prefill_layers * p.prefill_layer_overhead_s or group.chip.prefill.latency.value
         self.latency_ns = round(latency_s * 1e9)
         """The constant part: latency that does not occupy the GPUs."""

@@ -3,7 +3,8 @@
 A radix tree of prompt runs with capacity in bytes, in HBM and behind it in host memory. A prompt's branch is
 used as a whole, so the order of last use is kept only for the nodes at which prompts end; the least recently
 used leaf goes first, from HBM to the host and from there for good. What is used again comes back into HBM,
-and whatever leads to it with it: a node in HBM has no parent on the host.
+and whatever leads to it with it: a node in HBM has no parent on the host. What is in use is pinned, and
+stays; other KV that lies in the same memory is reserved, and the cache has the rest.
 
 The simulated HBM may hold hundreds of millions of tokens, and a server's prompts are cut into short runs. So
 that it does not fill the memory of the machine that simulates, the tree is bounded in runs too.
@@ -29,17 +30,15 @@ class PrefixCache:
 
     No more than `MOST_RUNS` runs in all.
 
-    used_bytes, used_host_bytes: what is taken of the two.
+    used_bytes, used_host_bytes: what is taken of the two. reserved_bytes: what other KV takes of HBM.
     """
 
     def __init__(self, capacity_bytes: int, host_bytes: int, kv: KvShape) -> None:
         self.capacity_bytes = capacity_bytes
         self.host_capacity_bytes = host_bytes
+        self.reserved_bytes = 0
         self._kv = kv
-        self.clear()
-
-    def clear(self) -> None:
-        """Lose all of it."""
+        self._pinned = 0
         self.used_bytes = 0
         self.used_host_bytes = 0
         self.used_runs = 0
@@ -47,15 +46,46 @@ class PrefixCache:
         self._order: OrderedDict[Node, None] = OrderedDict()
         self._host_order: OrderedDict[Node, None] = OrderedDict()
 
-    def hit(self, runs: list[PromptRun]) -> tuple[int, int]:
+    def clear(self) -> None:
+        """Lose all that is not in use."""
+        while self._host_order:
+            self._evict(self._host_order)
+        while self._turn_to_idle():
+            self._evict(self._order)
+
+    @property
+    def over(self) -> bool:
+        """Whether HBM has less room than what is pinned and reserved takes."""
+        return self.used_bytes + self.reserved_bytes > self.capacity_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        """Let other KV have so much of HBM, as far as nothing is in use there."""
+        self.reserved_bytes += size_bytes
+        if self.used_bytes + self.reserved_bytes > self.capacity_bytes:
+            self._shrink()
+
+    def unpin(self, node: Node) -> None:
+        """Give a node up that `hit` or `insert` has pinned."""
+        node.pins -= 1
+        if not node.pins:
+            self._pinned -= 1
+            if node.children and node is not self._root:
+                self._account(node)
+            if self.used_bytes + self.reserved_bytes > self.capacity_bytes:
+                self._shrink()
+
+    def hit(self, runs: list[PromptRun]) -> tuple[int, int, Node]:
         """Leading tokens of the prompt that are cached, and how many bytes come back from the host for them.
 
-        Counts as a use of them.
+        Counts as a use of them, and pins the last node that they touch, which is returned too.
         """
         lone = self._lone(runs)
         if lone is not None:
             self._order.move_to_end(lone)
-            return min(runs[0][1], lone.tokens), 0
+            lone.pins += 1
+            if lone.pins == 1:
+                self._pinned += 1
+            return min(runs[0][1], lone.tokens), 0, lone
         match = self._walk(runs)
         node, came_bytes = match.node, 0
         if node.on_host:
@@ -63,13 +93,14 @@ class PrefixCache:
                 node = self._split(node, match.runs_in, match.tokens_in)
             came_bytes = self._bring_back(node)
         self._use(node)
+        self._pin(node)
         self._shrink()
-        return match.hit_tokens, came_bytes
+        return match.hit_tokens, came_bytes, node
 
-    def insert(self, runs: list[PromptRun], tokens: int) -> None:
-        """Add a prompt of `tokens` tokens; what was used least recently gives way until all fits."""
+    def insert(self, runs: list[PromptRun], tokens: int) -> Node:
+        """Add a prompt of `tokens` tokens and pin it; what was used least recently gives way."""
         node = self._lone(runs)
-        if node is not None:
+        if node is not None and not (node.pins and tokens > node.tokens):
             if tokens > node.tokens:
                 node.runs[0] = runs[0]
                 node.tokens = tokens
@@ -77,7 +108,17 @@ class PrefixCache:
         else:
             node = self._insert(runs, tokens)
         self._order.move_to_end(node)
+        self._pin(node)
         self._shrink()
+        return node
+
+    def _pin(self, node: Node) -> None:
+        """Keep a node in HBM, with its window even if others go on from it."""
+        node.pins += 1
+        if node.pins == 1:
+            self._pinned += 1
+            if node.children and node is not self._root:
+                self._account(node)
 
     def _lone(self, runs: list[PromptRun]) -> Node | None:
         """The node of a one-run prompt whose text stands alone in the tree: what sessions mostly have."""
@@ -146,6 +187,7 @@ class PrefixCache:
         node.parent.children[node.edge] = upper
         node.parent, node.edge = upper, (cut[0], begins + tokens_in)
         node.runs, node.tokens = lower_runs, node.tokens - upper_tokens
+        node.start += upper_tokens
         upper.children[node.edge] = node
         upper.in_hbm = 0 if node.on_host else 1
         self._account(upper)
@@ -153,8 +195,8 @@ class PrefixCache:
         return upper
 
     def _append(self, node: Node, runs: list[PromptRun], run: int, offset: int, tokens: int) -> Node:
-        """Add the rest of a prompt after `node`; a leaf is made longer in place."""
-        if node.children or node is self._root:
+        """Add the rest of a prompt after `node`; a leaf is made longer in place, if it is not in use."""
+        if node.children or node.pins or node is self._root:
             edge = (runs[run][0], offset)
             rest = runs[run:]
             rest[0] = PromptRun(edge[0], rest[0][1] - offset)
@@ -174,10 +216,13 @@ class PrefixCache:
         return node
 
     def _account(self, node: Node) -> None:
-        """Bring what a node counts for up to date: only the end of a branch keeps its sliding window."""
+        """Bring what a node counts for up to date.
+
+        Only the end of a branch keeps its sliding window, and what is in use.
+        """
         now = node.tokens * self._kv.bytes_per_token
-        if not node.children:
-            now = self._kv.transfer_bytes(node.tokens, node.tokens)
+        if node.pins or not node.children:
+            now = self._kv.transfer_bytes(node.tokens, node.start + node.tokens)
         if node.on_host:
             self.used_host_bytes += now - node.bytes
         else:
@@ -212,14 +257,24 @@ class PrefixCache:
         """
         while True:
             too_many = self.used_runs > MOST_RUNS
-            if self._order and self.used_bytes > self.capacity_bytes:
+            if self.used_bytes + self.reserved_bytes > self.capacity_bytes and self._turn_to_idle():
                 self._leave_hbm()
             elif self._host_order and (too_many or self.used_host_bytes > self.host_capacity_bytes):
                 self._evict(self._host_order)
-            elif self._order and too_many:
+            elif too_many and self._turn_to_idle():
                 self._evict(self._order)
             else:
                 return
+
+    def _turn_to_idle(self) -> bool:
+        """Let those in use at the front count as used just now; false if there are no others."""
+        order = self._order
+        for _ in range(min(self._pinned + 1, len(order))):
+            node = next(iter(order))
+            if not node.pins:
+                return True
+            order.move_to_end(node)
+        return False
 
     def _leave_hbm(self) -> None:
         node, _ = self._order.popitem(last=False)

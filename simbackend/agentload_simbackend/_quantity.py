@@ -113,6 +113,23 @@ def shown_number(value: float, unit: str) -> str:
     return f"{value:.6g} {unit}"
 
 
+@cache
+def hints_of(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    """The annotations of a struct's fields, units too."""
+    return get_type_hints(shape, include_extras=True)
+
+
+def unit_of(hint: Any) -> Unit | None:
+    """The unit of an annotated field, optional ones too; `None` for one that has none."""
+    for part in getattr(hint, "__metadata__", ()):
+        if isinstance(part, Unit):
+            return part
+    for choice in get_args(hint):
+        if get_origin(choice) is Annotated:
+            return unit_of(choice)
+    return None
+
+
 def _inside(value: float, unit: Unit) -> bool:
     above = value >= (unit.low if unit.low_allowed else max(unit.low, _LEAST))
     whole = not unit.whole or value.is_integer()
@@ -129,17 +146,17 @@ def _bounds(value: float, unit: Unit) -> str:
 
 def _quantities(spec: msgspec.Struct, prefix: str) -> Iterator[tuple[str, Quantity, Unit]]:
     """Walk the struct's fields: quantities, tables of them by size or class, structs, lists of these."""
-    hints = _hints(type(spec))
+    hints = hints_of(type(spec))
     for field in spec.__struct_fields__:
         value = getattr(spec, field)
         path = f"{prefix}.{field}" if prefix else field
         if isinstance(value, Quantity):
-            yield path, value, _unit(hints[field])
+            yield path, value, _stated_unit(hints[field])
         elif isinstance(value, dict):
             element = get_args(hints[field])[1]
             if get_origin(element) is Annotated:
                 for key, item in value.items():
-                    yield f"{path}.{key}", item, _unit(element)
+                    yield f"{path}.{key}", item, _stated_unit(element)
         elif isinstance(value, msgspec.Struct):
             yield from _quantities(value, path)
         elif isinstance(value, tuple):
@@ -148,17 +165,8 @@ def _quantities(spec: msgspec.Struct, prefix: str) -> Iterator[tuple[str, Quanti
                     yield from _quantities(item, f"{path}.{index + 1}")
 
 
-@cache
-def _hints(shape: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(shape, include_extras=True)
-
-
-def _unit(hint: Any) -> Unit:
-    """The unit of an annotated field, optional ones too."""
-    for part in getattr(hint, "__metadata__", ()):
-        if isinstance(part, Unit):
-            return part
-    for choice in get_args(hint):
-        if get_origin(choice) is Annotated:
-            return _unit(choice)
-    raise TypeError(f"{hint} has no unit")
+def _stated_unit(hint: Any) -> Unit:
+    unit = unit_of(hint)
+    if unit is None:
+        raise TypeError(f"{hint} has no unit")
+    return unit

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from agentload_simbackend._error_codes import (
+    CONTEXT_LENGTH_EXCEEDED,
+    INSUFFICIENT_MEMORY,
+    RATE_LIMIT_EXCEEDED,
+    REFUSED,
+    SERVICE_UNAVAILABLE,
+)
 from agentload_simbackend._faulting import Faulting
 from agentload_simbackend._flight import Flight
 from agentload_simbackend._plan import MemoryPool
@@ -36,21 +43,20 @@ class Refusals:
         """Why a request is refused; `None` if it is taken."""
         fault = self._faulting.refusal(flight.request) if self._faulting.refuses else None
         if fault is not None:
-            code = "rate_limit_exceeded" if fault.status == 429 else "service_unavailable"
             message = "refused by a fault of the simulation"
-            return Refusal(code, message, fault.status, fault.retry_after_s)
+            return Refusal(REFUSED[fault.status], message, fault.status, fault.retry_after_s)
         if flight.tokens > self._max_context:
             message = f"{_asked(flight)}; the model's context is {self._max_context}"
-            return Refusal("context_length_exceeded", message, 400, None)
+            return Refusal(CONTEXT_LENGTH_EXCEEDED, message, 400, None)
         if flight.tokens > self._planned_tokens:
-            return Refusal("insufficient_memory", self._arithmetic(flight), 400, None)
+            return Refusal(INSUFFICIENT_MEMORY, self._arithmetic(flight), 400, None)
         if flight.tokens > self._serving.router.ever_tokens:
             message = f"no replica that can hold its {flight.tokens} tokens is up or comes back"
-            return Refusal("service_unavailable", message, 503, None)
+            return Refusal(SERVICE_UNAVAILABLE, message, 503, None)
         most = self._most_waiting
         if most is not None and self._serving.waiting >= most:
             message = f"{most} requests wait already, and no more may"
-            return Refusal("rate_limit_exceeded", message, 429, self._retry_after_s)
+            return Refusal(RATE_LIMIT_EXCEEDED, message, 429, self._retry_after_s)
         return None
 
     def _arithmetic(self, flight: Flight) -> str:

@@ -17,14 +17,15 @@ Replan = Callable[[int, int], ReplicaPlan | None]
 
 
 class ActiveFault:
-    """A fault that lasts, from when it begins to `ends_ns` (`None`: for ever)."""
+    """A fault that lasts, from when it begins to `ends_ns` (`None`: for ever). number: see `Refuse`."""
 
-    __slots__ = ("ends_ns", "event_seq", "fault", "replicas")
+    __slots__ = ("ends_ns", "event_seq", "fault", "number", "replicas")
 
     def __init__(self, fault: Fault, replicas: list[Replica], ends_ns: int | None) -> None:
         self.fault = fault
         self.replicas = replicas
         self.ends_ns = ends_ns
+        self.number = 0
         self.event_seq = -1
 
 

@@ -1,6 +1,6 @@
 """Who goes next, and where: order of the queue for decode memory, placement, admission.
 
-The queue is in order of deadline (see `Router` of the specs). Who does not fit anywhere keeps every replica
+The queue is in order of deadline (see `RouterSpec`). Who does not fit anywhere keeps every replica
 that it could ever go to for itself: nobody behind it gets into one of those before it does, so that large
 requests are not starved by small ones; and nobody waits for a replica that the first one has no use for.
 A context whose room is kept for it does not queue for that room.
@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
 from agentload_simbackend._api import LatencyClass
-from agentload_simbackend._deadline_queue import DeadlineQueue
 from agentload_simbackend._flight import Flight
 from agentload_simbackend._replica import Replica
 from agentload_simbackend._residency import Memory, Place, Residency
-from agentload_simbackend._specs import KvPolicy
-from agentload_simbackend._specs import Router as RouterSpec
+from agentload_simbackend._sized_queue import SizedQueue, deadline_order
+from agentload_simbackend._specs import KvPolicy, RouterSpec
 
 
 class Rules(NamedTuple):
@@ -55,8 +54,8 @@ class Router:
         self.spills = any(replica.spill for replica in replicas)
         self._replicas = replicas
         self._residency = residency
-        self._first = DeadlineQueue()
-        self._spilling = DeadlineQueue()
+        self._first = SizedQueue()
+        self._spilling = SizedQueue()
         self._waiting: set[Flight] = set()
         self.event_seq = -1
         self.armed_ns: int | None = None
@@ -68,6 +67,8 @@ class Router:
         replicas = self._replicas
         self._open_first = [each.memory for each in replicas if each.open and not each.spill]
         self._open_spill = [each.memory for each in replicas if each.open and each.spill]
+        self._first.resize(memory.most_tokens for memory in self._open_first)
+        self._spilling.resize(memory.most_tokens for memory in self._open_spill)
         self.ever_first_tokens = max((each.ever_tokens for each in replicas if not each.spill), default=0)
         spill_tokens = max((each.ever_tokens for each in replicas if each.spill), default=0)
         self.ever_tokens = max(self.ever_first_tokens, spill_tokens)
@@ -124,11 +125,11 @@ class Router:
 
     def take_lost(self) -> list[Flight]:
         """Take out those that no replica will ever serve; whom only the spill side will may go there."""
-        lost = sorted((each for each in self._waiting if each.tokens > self.ever_tokens), key=_order)
+        lost = sorted((each for each in self._waiting if each.tokens > self.ever_tokens), key=deadline_order)
         for flight in lost:
             self.drop(flight)
         if self.spills:
-            for flight in sorted(self._waiting, key=_order):
+            for flight in sorted(self._waiting, key=deadline_order):
                 if flight.tokens > self.ever_first_tokens:
                     self.let_spill(flight)
         return lost
@@ -142,15 +143,15 @@ class Router:
             self.wake_ns = self._residency.next_expiry_ns(now_ns)
 
     def _serve(
-        self, queue: DeadlineQueue, memories: list[Memory], now_ns: int
+        self, queue: SizedQueue, memories: list[Memory], now_ns: int
     ) -> Iterator[tuple[Flight, Place]]:
-        index = 0
-        while index < len(queue) and memories:
-            flight = queue[index]
+        """Who is not admitted has no replica left for it, nor has any other of its class or a larger one."""
+        below = queue.classes
+        while (flight := queue.first(below)) is not None:
             place = self._admit(flight, memories, now_ns)
             if place is None:
                 memories = [memory for memory in memories if memory.most_tokens < flight.tokens]
-                index += 1
+                below = queue.class_of(flight)
             else:
                 self.drop(flight)
                 yield flight, place
@@ -160,7 +161,3 @@ class Router:
         return self._residency.admit(
             request.context_id, flight.tokens, flight.runs, request.input_tokens, memories, now_ns
         )
-
-
-def _order(flight: Flight) -> tuple[int, int]:
-    return flight.deadline_ns, flight.order

@@ -12,7 +12,8 @@ contracts over all of them.
 
 What an LPU sends in an exchange is (n - 1) / n of the exchange's elements per token, in BF16, up to whole
 vectors: what a reduce-scatter or all-gather sends in any case. The gather of q, k, v and the combination of
-the softmax count as much as the model's width, though where the KV lies decides it. That the parts for two
+the softmax count as much as the model's width, though where the KV lies decides it; of latent attention too,
+whose absorbed queries are wider (heads x (rank + rope), 128 x 576 in DeepSeek R1). That the parts for two
 receivers do not share a vector is left out: it would cost at most a vector per receiver.
 """
 
@@ -26,58 +27,20 @@ from typing import NamedTuple
 from agentload_simbackend._model import LayerKind, ModelShape
 from agentload_simbackend._model_specs import Drafter
 from agentload_simbackend._schedule_bursts import Burst, Transfer
-from agentload_simbackend._schedule_group import Group, group_of
+from agentload_simbackend._schedule_group import Group
+from agentload_simbackend._schedule_input import ScheduleOptions, StepInput
 from agentload_simbackend._schedule_ops import (
-    UNITS,
     Exchange,
+    FunctionalUnit,
     Share,
-    Stage,
-    Unit,
+    Task,
     Work,
-    draft_stages,
-    layer_stages,
+    draft_tasks,
+    layer_tasks,
 )
-
-__all__ = [
-    "AS_IT_IS",
-    "FIRST_BIT_S",
-    "UNITS",
-    "Budget",
-    "Burst",
-    "Group",
-    "LayerSchedule",
-    "Operation",
-    "ScheduleOptions",
-    "StepSchedule",
-    "Transfer",
-    "draft_schedule",
-    "group_of",
-    "step_schedule",
-]
 
 ACTIVATION_BYTES = 2
 """BF16, whatever the weights are stored in."""
-
-FIRST_BIT_S = 4e-6
-"""What arbitration costs an exchange on a GPU fabric: the small-message all-reduce (128 B to 64 KB, CUDA
-graph) takes 4.0 to 4.8 us on GB300, 3.6 to 4.6 on GB200 and 4.6 to 6.3 on B200. Measured: NVIDIA
-AIConfigurator,
-https://github.com/ai-dynamo/aiconfigurator/tree/095f58a51c4ca8e61b66ec108d86f223f8d559ce/aic-core/src/aiconfigurator_core/systems
-"""
-
-
-class ScheduleOptions(NamedTuple):
-    """Ablations. overlap: vectors leave as they are computed, else after the whole operation.
-
-    first_bit_s: latency that arbitration adds to every exchange (a static schedule has none).
-    """
-
-    overlap: bool = True
-    first_bit_s: float = 0.0
-
-
-AS_IT_IS = ScheduleOptions()
-"""No ablation."""
 
 
 class Budget(NamedTuple):
@@ -98,13 +61,13 @@ class Budget(NamedTuple):
 class Operation(NamedTuple):
     """One product or vector operation on one LPU; cycles count from the start of the layer.
 
-    It holds its unit from `start` up to before `issued`; its last result is there at `end`. stage: number of
+    It holds its unit from `start` up to before `issued`; its last result is there at `end`. task: number of
     the dependent operation that it is part of.
     """
 
-    stage: int
+    task: int
     name: str
-    unit: Unit
+    unit: FunctionalUnit
     share: Share
     start: int
     issued: int
@@ -136,7 +99,7 @@ class LayerSchedule:
     @property
     def dependent_operations(self) -> int:
         """Length of the chain."""
-        return self.operations[-1].stage + 1 if self.operations else 0
+        return self.operations[-1].task + 1 if self.operations else 0
 
     @property
     def transfers(self) -> tuple[tuple[Transfer, ...], ...]:
@@ -167,61 +130,22 @@ class StepSchedule(NamedTuple):
         return Budget(*(cycles / self.clock_hz for cycles in self.budget_cycles))
 
 
-def step_schedule(
-    shape: ModelShape,
-    group: Group,
-    *,
-    batch: int,
-    tokens: int,
-    context_tokens: float,
-    weight_bytes: float,
-    kv_bytes: float,
-    split_attention: bool = False,
-    options: ScheduleOptions = AS_IT_IS,
-) -> StepSchedule:
-    """Schedule a step of `batch` streams that each verify `tokens` tokens.
-
-    context_tokens: the sum of their contexts. weight_bytes: per parameter. kv_bytes: per element.
-    split_attention: without the mixers whose cache grows, which run elsewhere (mode afd).
-    """
-    work = Work(
-        group,
-        batch=batch,
-        tokens=tokens,
-        context_tokens=context_tokens,
-        weight_bytes=weight_bytes,
-        kv_bytes=kv_bytes,
-    )
-    builder = _Builder(group, work.rows, options)
+def step_schedule(shape: ModelShape, group: Group, asked: StepInput) -> StepSchedule:
+    """Schedule a step of a model."""
+    work, builder = Work(group, asked), _Builder(group, asked.rows, asked.options)
     layers = []
     for kind in shape.kinds:
-        if stages := layer_stages(kind, shape.hidden, work, split_attention=split_attention):
-            layers.append(builder.layer(_name(kind, split_attention), kind.count, stages))
+        if tasks := layer_tasks(kind, shape.hidden, work, split_attention=asked.split_attention):
+            layers.append(builder.layer(_name(kind, asked.split_attention), kind.count, tasks))
     head = ceil(work.matrix("head", shape.head.parameters).cycles) + group.cycles(group.head_s)
     return _step(group, layers, head, group.cycles(group.host_s))
 
 
-def draft_schedule(
-    drafter: Drafter,
-    group: Group,
-    *,
-    batch: int,
-    context_tokens: float,
-    weight_bytes: float,
-    kv_bytes: float,
-    options: ScheduleOptions = AS_IT_IS,
-) -> StepSchedule:
-    """Schedule one draft token for each of `batch` streams: the drafter's layers and the head, no host."""
-    work = Work(
-        group,
-        batch=batch,
-        tokens=1,
-        context_tokens=context_tokens,
-        weight_bytes=weight_bytes,
-        kv_bytes=kv_bytes,
-    )
-    stages = draft_stages(drafter, work)
-    layer = _Builder(group, batch, options).layer("draft layer", drafter.layers.whole, stages)
+def draft_schedule(drafter: Drafter, group: Group, asked: StepInput) -> StepSchedule:
+    """Schedule one draft token for each stream: the drafter's layers and the head, no host."""
+    one = asked._replace(tokens=1)
+    tasks = draft_tasks(drafter, Work(group, one))
+    layer = _Builder(group, one.rows, one.options).layer("draft layer", drafter.layers.whole, tasks)
     return _step(group, [layer], group.cycles(group.head_s), 0)
 
 
@@ -244,25 +168,25 @@ class _Builder:
         self._vector_cycles = max(1, ceil(self._vector_bytes / per_link * group.clock_hz))
         self._latency = group.cycles(group.reach_s) + group.cycles(options.first_bit_s)
 
-    def layer(self, name: str, count: int, stages: list[Stage]) -> LayerSchedule:
+    def layer(self, name: str, count: int, tasks: list[Task]) -> LayerSchedule:
         spent = {"c2c": 0, "on_chip": 0, "weights": 0, "attention": 0}
         operations: list[Operation] = []
         bursts: list[Burst] = []
         now = 0
-        for number, stage in enumerate(stages):
+        for number, task in enumerate(tasks):
             issued, done = now, 0.0
-            for part in stage.parts:
+            for part in task.parts:
                 done += part.cycles
                 start, issued = issued, now + ceil(done)
                 end = issued + self._fixed
                 operations.append(
-                    Operation(number, part.name, stage.unit, stage.share, start, issued, end, part.tiles)
+                    Operation(number, part.name, task.unit, task.share, start, issued, end, part.tiles)
                 )
             spent["on_chip"] += self._fixed
-            spent[stage.share] += issued - now
+            spent[task.share] += issued - now
             end = issued + self._fixed
-            if stage.exchange is not None and self._group.chips > 1:
-                burst = self._burst(number, stage.exchange, now + self._fixed, issued - now)
+            if task.exchange is not None and self._group.chips > 1:
+                burst = self._burst(number, task.exchange, now + self._fixed, issued - now)
                 bursts.append(burst)
                 arrived = burst.arrived
                 spent["c2c"] += arrived - end
@@ -272,14 +196,14 @@ class _Builder:
             name, count, self._group.chips, now, tuple(operations), tuple(bursts), Budget(**spent)
         )
 
-    def _burst(self, stage: int, exchange: Exchange, results_from: int, results_over: int) -> Burst:
+    def _burst(self, task: int, exchange: Exchange, results_from: int, results_over: int) -> Burst:
         if not self._overlap:
             results_from, results_over = results_from + results_over, 0
-        chips = self._group.chips
+        chips = self._group.built
         sent_bytes = exchange.elements * self._rows * ACTIVATION_BYTES * (chips - 1)
         return Burst(
             name=exchange.name,
-            stage=stage,
+            task=task,
             vectors=-(-sent_bytes // (chips * self._vector_bytes)),
             links=self._group.links,
             vector_cycles=self._vector_cycles,

@@ -40,14 +40,14 @@ class Transfer(NamedTuple):
 class Burst(NamedTuple):
     """The vectors that one LPU sends in one exchange.
 
-    stage: number of the operation whose results they are; the next one (or the next layer) awaits them all.
+    task: number of the operation whose results they are; the next one (or the next layer) awaits them all.
     links: over which they go. vector_cycles: that a vector holds its link. results_from, results_over: the
     results come evenly over so many cycles from then on. latency: from a link to the receiver's SRAM, with
     what arbitration adds.
     """
 
     name: str
-    stage: int
+    task: int
     vectors: int
     links: int
     vector_cycles: int

@@ -25,11 +25,12 @@ from typing import Literal, NamedTuple
 from agentload_simbackend._model import FfnShape, LayerKind, MixerShape, Product
 from agentload_simbackend._model_specs import Drafter
 from agentload_simbackend._schedule_group import Group
+from agentload_simbackend._schedule_input import StepInput
 
-Unit = Literal["MXM", "VXM", "SXM", "MEM"]
+FunctionalUnit = Literal["MXM", "VXM", "SXM", "MEM"]
 """MXM: matrix products. VXM: vector arithmetic. SXM: shifts and permutations. MEM: SRAM."""
 
-UNITS: tuple[Unit, ...] = ("MXM", "VXM", "SXM", "MEM")
+FUNCTIONAL_UNITS: tuple[FunctionalUnit, ...] = ("MXM", "VXM", "SXM", "MEM")
 
 Share = Literal["on_chip", "weights", "attention"]
 """The line of the budget that an operation's arithmetic belongs to."""
@@ -45,18 +46,23 @@ class Part(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Each LPU sends all others their part of `elements` of each token."""
+    """Each LPU sends all others their part of `elements` of each token.
+
+    In a group of several racks it is taken to be hierarchical, so that each part crosses between racks once.
+    The ladder of reach latencies holds that crossing; the bandwidth between racks, 4 x 100 Gbit/s per LPU
+    (https://newsletter.semianalysis.com/p/nvidia-the-inference-kingdom-expands), is not modelled.
+    """
 
     name: str
     elements: int
 
 
-class Stage(NamedTuple):
+class Task(NamedTuple):
     """One dependent operation: independent parts that a unit takes one after the other, and who awaits
     them."""
 
     name: str
-    unit: Unit
+    unit: FunctionalUnit
     share: Share
     parts: tuple[Part, ...]
     exchange: Exchange | None = None
@@ -68,20 +74,11 @@ class Work:
     rows: tokens that go through every layer. context_tokens: sum of the contexts of the batch.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        *,
-        batch: int,
-        tokens: int,
-        context_tokens: float,
-        weight_bytes: float,
-        kv_bytes: float,
-    ) -> None:
+    def __init__(self, group: Group, asked: StepInput) -> None:
         chip, per_cycle = group.chip, group.chips / group.clock_hz
-        self.batch, self.tokens, self.rows = batch, tokens, batch * tokens
-        self.context_tokens = context_tokens
-        self._weight_bytes, self._kv_bytes = weight_bytes, kv_bytes
+        self.batch, self.tokens, self.rows = asked.batch, asked.tokens, asked.rows
+        self.context_tokens = asked.context_tokens
+        self._weight_bytes, self._kv_bytes = asked.weight_bytes, asked.kv_bytes
         self._lanes = chip.vector_bytes.whole
         self._bytes = chip.sram_bandwidth.value * chip.sram_efficiency.value * per_cycle
         self._gemm = chip.fp8_flops.value * chip.gemm_efficiency.value * per_cycle
@@ -138,17 +135,17 @@ class Work:
         return Part(name, elements * self.rows / self._elements)
 
 
-def layer_stages(kind: LayerKind, hidden: int, work: Work, *, split_attention: bool = False) -> list[Stage]:
+def layer_tasks(kind: LayerKind, hidden: int, work: Work, *, split_attention: bool = False) -> list[Task]:
     """The operations of one layer, in order; `split_attention` leaves out a mixer whose cache grows."""
-    stages: list[Stage] = []
+    tasks: list[Task] = []
     if kind.mixer is not None and not (split_attention and kind.mixer.grows):
-        stages += _mixer(kind.mixer, hidden, work)
+        tasks += _mixer(kind.mixer, hidden, work)
     if kind.ffn is not None:
-        stages += _ffn(kind.ffn, hidden, work)
-    return stages
+        tasks += _ffn(kind.ffn, hidden, work)
+    return tasks
 
 
-def draft_stages(drafter: Drafter, work: Work) -> list[Stage]:
+def draft_tasks(drafter: Drafter, work: Work) -> list[Task]:
     """One layer of a draft model: the chain of an attention layer with a dense network.
 
     Its spec has only totals: its matrices count as four equal products, its KV cache (if it keeps one) as
@@ -162,9 +159,9 @@ def draft_stages(drafter: Drafter, work: Work) -> list[Stage]:
         _vector("norm", work, hidden),
         _matrices("q k v", work.matrix("q k v", quarter)),
         *_rope(work, hidden, Exchange("gather q k v", hidden)),
-        Stage("kv write", "MEM", "on_chip", (work.write(cached),)),
+        Task("kv write", "MEM", "on_chip", (work.write(cached),)),
         _attention("scores", work.read("scores", 0.5 * keys)),
-        Stage("softmax", "VXM", "attention", (Part("softmax", 0.0),)),
+        Task("softmax", "VXM", "attention", (Part("softmax", 0.0),)),
         _attention("values", work.read("values", 0.5 * keys), Exchange("combine softmax", hidden)),
         _vector("rescale", work, hidden),
         *_reduced("o", hidden, work, work.matrix("o", quarter)),
@@ -175,16 +172,16 @@ def draft_stages(drafter: Drafter, work: Work) -> list[Stage]:
     ]
 
 
-def _mixer(mixer: MixerShape, hidden: int, work: Work) -> list[Stage]:
+def _mixer(mixer: MixerShape, hidden: int, work: Work) -> list[Task]:
     if mixer.kind == "state_space":
         return _state_space(mixer, hidden, work)
     before = {product.name: work.matrix(product.name, product.parameters) for product in mixer.before}
     outputs = {product.name: product.outputs for product in mixer.before}
-    stages = [_vector("norm", work, hidden)]
+    tasks = [_vector("norm", work, hidden)]
     if mixer.kind == "latent":
         latent = outputs["q down"] + outputs["kv down"]
         down = (before["q down"], before["kv down"])
-        stages += [
+        tasks += [
             _matrices("q kv down", *down, exchange=Exchange("gather latent", latent)),
             _vector("latent norm", work, latent),
             _matrices("q up", before["q up"]),
@@ -192,22 +189,22 @@ def _mixer(mixer: MixerShape, hidden: int, work: Work) -> list[Stage]:
         ]
         rotated = outputs["q up"]
     else:
-        stages.append(_matrices(" ".join(before), *before.values()))
+        tasks.append(_matrices(" ".join(before), *before.values()))
         rotated = sum(outputs.values())
-    stages += [
+    tasks += [
         *_rope(work, rotated, Exchange("gather q k v", hidden)),
-        Stage("kv write", "MEM", "on_chip", (work.write(mixer.kv_elements),)),
+        Task("kv write", "MEM", "on_chip", (work.write(mixer.kv_elements),)),
         _attention("scores", work.attend(mixer, "scores")),
-        Stage("softmax", "VXM", "attention", (work.softmax(mixer),)),
+        Task("softmax", "VXM", "attention", (work.softmax(mixer),)),
         _attention("values", work.attend(mixer, "values"), Exchange("combine softmax", hidden)),
         _vector("rescale", work, mixer.after[-1].inputs),
     ]
     *inner, last = mixer.after
-    stages += [_matrices(each.name, work.matrix(each.name, each.parameters)) for each in inner]
-    return [*stages, *_reduced(last.name, hidden, work, work.matrix(last.name, last.parameters))]
+    tasks += [_matrices(each.name, work.matrix(each.name, each.parameters)) for each in inner]
+    return [*tasks, *_reduced(last.name, hidden, work, work.matrix(last.name, last.parameters))]
 
 
-def _state_space(mixer: MixerShape, hidden: int, work: Work) -> list[Stage]:
+def _state_space(mixer: MixerShape, hidden: int, work: Work) -> list[Task]:
     """Heads are split over the group; what they share (B, C) is gathered."""
     into, out = mixer.before[0], mixer.after[0]
     inner = out.inputs
@@ -219,64 +216,64 @@ def _state_space(mixer: MixerShape, hidden: int, work: Work) -> list[Stage]:
             exchange=Exchange("gather B C", into.outputs - 2 * inner),
         ),
         _vector("convolution", work, into.outputs - inner),
-        Stage("state", "VXM", "attention", (work.state(mixer),)),
+        Task("state", "VXM", "attention", (work.state(mixer),)),
         _vector("gate", work, inner),
         *_reduced(out.name, hidden, work, work.matrix(out.name, out.parameters)),
     ]
 
 
-def _ffn(ffn: FfnShape, hidden: int, work: Work) -> list[Stage]:
+def _ffn(ffn: FfnShape, hidden: int, work: Work) -> list[Task]:
     """A dense network, or a router, its experts and the network that every token shares."""
     dense = {product.name.split()[-1]: product for product in ffn.dense}
     parts = {name: work.matrix(product.name, product.parameters) for name, product in dense.items()}
     every = {product.name.split()[-1]: work.expert(ffn, product) for product in ffn.expert}
-    stages = [_vector("norm", work, hidden)]
+    tasks = [_vector("norm", work, hidden)]
     if ffn.experts:
         into = tuple(parts[name] for name in ("router", "in") if name in parts)
         chosen = sum(dense[name].outputs for name in ("router", "in") if name in dense)
-        stages.append(
+        tasks.append(
             _matrices(" ".join(part.name for part in into), *into, exchange=Exchange("gather router", chosen))
         )
-        stages.append(_vector("top k", work, ffn.experts))
+        tasks.append(_vector("top k", work, ffn.experts))
     wide = [name for name in ("gate", "up") if name in every or name in parts]
-    stages.append(
+    tasks.append(
         _matrices(
             " ".join(wide), *(group[name] for name in wide for group in (every, parts) if name in group)
         )
     )
     inner = dense["down"].inputs if "down" in dense else 0
     inner += ffn.active * ffn.expert[-1].inputs if ffn.expert else 0
-    stages.append(_vector("activation", work, inner))
+    tasks.append(_vector("activation", work, inner))
     down = tuple(group["down"] for group in (every, parts) if "down" in group)
     if "out" not in parts:
-        return [*stages, *_reduced("down", hidden, work, *down)]
+        return [*tasks, *_reduced("down", hidden, work, *down)]
     latent = dense["out"].inputs
     return [
-        *stages,
+        *tasks,
         _matrices("down", *down, exchange=Exchange("reduce-scatter latent", latent)),
         _vector("latent sum", work, latent),
         *_reduced("latent out", hidden, work, parts["out"]),
     ]
 
 
-def _rope(work: Work, elements: int, exchange: Exchange) -> tuple[Stage, Stage]:
-    rotate = Stage("rotate", "SXM", "on_chip", (work.vector("rotate", elements),))
+def _rope(work: Work, elements: int, exchange: Exchange) -> tuple[Task, Task]:
+    rotate = Task("rotate", "SXM", "on_chip", (work.vector("rotate", elements),))
     return rotate, _vector("rope", work, elements, exchange)
 
 
-def _reduced(name: str, hidden: int, work: Work, *parts: Part) -> tuple[Stage, Stage]:
+def _reduced(name: str, hidden: int, work: Work, *parts: Part) -> tuple[Task, Task]:
     """Products whose sums are spread over the group, and the residual that they are added to."""
     products = _matrices(name, *parts, exchange=Exchange("reduce-scatter", hidden))
     return products, _vector("residual", work, hidden, Exchange("all-gather", hidden))
 
 
-def _matrices(name: str, *parts: Part, exchange: Exchange | None = None) -> Stage:
-    return Stage(name, "MXM", "weights", parts, exchange)
+def _matrices(name: str, *parts: Part, exchange: Exchange | None = None) -> Task:
+    return Task(name, "MXM", "weights", parts, exchange)
 
 
-def _attention(name: str, part: Part, exchange: Exchange | None = None) -> Stage:
-    return Stage(name, "MXM", "attention", (part,), exchange)
+def _attention(name: str, part: Part, exchange: Exchange | None = None) -> Task:
+    return Task(name, "MXM", "attention", (part,), exchange)
 
 
-def _vector(name: str, work: Work, elements: int, exchange: Exchange | None = None) -> Stage:
-    return Stage(name, "VXM", "on_chip", (work.vector(name, elements),), exchange)
+def _vector(name: str, work: Work, elements: int, exchange: Exchange | None = None) -> Task:
+    return Task(name, "VXM", "on_chip", (work.vector(name, elements),), exchange)

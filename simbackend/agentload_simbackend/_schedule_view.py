@@ -4,26 +4,47 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+from agentload_simbackend._afd_step import afd_step
 from agentload_simbackend._deployment import Deployment
-from agentload_simbackend._load import list_models, load_deployment
+from agentload_simbackend._fit import MemoryNeed, memory_needs
+from agentload_simbackend._load import list_deployments, list_models, load_deployment
+from agentload_simbackend._lpu_step import LpuWork
+from agentload_simbackend._pieces import Pieces, line, value_ns
 from agentload_simbackend._quantity import Number
-from agentload_simbackend._schedule import (
-    AS_IT_IS,
-    FIRST_BIT_S,
-    Group,
-    ScheduleOptions,
-    StepSchedule,
-    draft_schedule,
-    group_of,
-    step_schedule,
-)
+from agentload_simbackend._schedule import StepSchedule
+from agentload_simbackend._schedule_fitted import OperationTime, operation_time
+from agentload_simbackend._schedule_group import Group, group_of
+from agentload_simbackend._schedule_input import AS_IT_IS, FIRST_BIT_S, ScheduleOptions
 from agentload_simbackend._spec_files import parse
 from agentload_simbackend._specs import LpuChip, LpuRack, LpuSide
+from agentload_simbackend._step_time import crossing_of, lpu_work
 from agentload_traces import SpecError
 
 ABLATION_LPUS = (8, 16, 32, 64, 128, 256)
 """Sizes of groups that ablations are shown for."""
+
+
+class ElsewhereTime(NamedTuple):
+    """What of a step is not on the LPUs: so many times (crossings, layers), that take `seconds` in all."""
+
+    name: str
+    times: int
+    seconds: float
+
+
+class AblationRow(NamedTuple):
+    """Tokens/s of one stream on so many LPUs, by ablation.
+
+    holds_weights: with one token of KV. streams: of the context that fit (`None`: they take no room).
+    """
+
+    lpus: int
+    operation_time: OperationTime
+    holds_weights: bool
+    streams: int | None
+    speeds: dict[ScheduleOptions, float]
 
 
 def deployment_to_schedule(name: str) -> Deployment:
@@ -31,7 +52,8 @@ def deployment_to_schedule(name: str) -> Deployment:
 
     Raises `SpecError`, also where no LPUs decode.
     """
-    if name in list_models() or (name.endswith(".toml") and _is_model(Path(name))):
+    written = f"{name}/pd" in list_deployments()
+    if written or name in list_models() or (name.endswith(".toml") and _is_model(Path(name))):
         name = f"{name}/pd"
     deployment = load_deployment(name)
     if not isinstance(deployment.spec.decode, LpuSide):
@@ -49,9 +71,9 @@ def _is_model(path: Path) -> bool:
 class ScheduledDeployment:
     """Schedules of `lpus` chips that decode `batch` streams of `context_tokens` each, K drafts a step.
 
-    Groups of another size than the deployment's keep its operation time. `draft_tokens` without a drafter:
-    verified, but nobody drafts them. Raises `SpecError` for a group without a reach latency, and for a
-    context that the model does not have.
+    Another size of group than the deployment's has the operation time that `operation_time` says.
+    `draft_tokens` without a drafter: verified, but nobody drafts them. Raises `SpecError` for a group without
+    a reach latency, and for a context that the model does not have.
     """
 
     def __init__(
@@ -64,12 +86,11 @@ class ScheduledDeployment:
         draft_tokens: int | None = None,
         options: ScheduleOptions = AS_IT_IS,
     ) -> None:
-        side, chip, rack = deployment.spec.decode, deployment.decode_chip, deployment.decode_rack
+        side = deployment.spec.decode
         assert isinstance(side, LpuSide)
-        assert isinstance(chip, LpuChip)
-        assert isinstance(rack, LpuRack)
+        assert isinstance(deployment.decode_rack, LpuRack)
         self.deployment = deployment
-        self._side, self._chip, self._rack = side, chip, rack
+        self._side, self._rack = side, deployment.decode_rack
         self.batch = batch
         self.context_tokens = (
             min(10_000, deployment.max_context_tokens) if context_tokens is None else context_tokens
@@ -81,27 +102,71 @@ class ScheduledDeployment:
             )
         self.draft_tokens = deployment.draft_tokens if draft_tokens is None else draft_tokens
         self.options = options
-        self.group = self._group(side.chips_per_replica.whole if lpus is None else lpus)
+        self._work = self._work_on(side.chips_per_replica.whole if lpus is None else lpus)
+
+    @property
+    def group(self) -> Group:
+        """The LPUs that decode."""
+        return self._work.group
+
+    @property
+    def rack_lpus(self) -> int:
+        """LPUs of a rack."""
+        return self._rack.chips.whole
 
     @cached_property
     def step(self) -> StepSchedule:
-        """The step that verifies K + 1 tokens of each stream."""
-        return self._step(self.group, self.options, self.draft_tokens + 1)
+        """The step that verifies K + 1 tokens of each stream: what of it is on the LPUs."""
+        tokens = self.draft_tokens + 1
+        return self._work.step(self.batch, tokens, self.batch * self.context_tokens, self.options)
 
     @cached_property
     def draft(self) -> StepSchedule | None:
         """One draft token of each stream; `None` without a drafter or drafts."""
-        return self._draft(self.group, self.options)
+        if self.deployment.drafter is None or not self.draft_tokens:
+            return None
+        context_tokens = self.batch * self.context_tokens
+        return self._work.draft(self.deployment.drafter, self.batch, context_tokens, self.options)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
-        """A step with its drafts."""
+        """A step with its drafts, and with what of it is on the GPUs and on the way to them."""
+        return self._seconds(self._work, self.options, self.draft_tokens)
+
+    @cached_property
+    def lpus_seconds(self) -> float:
+        """A step with its drafts, as far as it is on the LPUs."""
         return self.step.seconds + (self.draft_tokens * self.draft.seconds if self.draft else 0.0)
 
     @property
-    def fitted_lpus(self) -> int | None:
-        """Size of the group whose own operation time is used; `None` where it is the chip's."""
-        return self._side.chips_per_replica.whole if self._side.operation_time is not None else None
+    def elsewhere(self) -> list[ElsewhereTime]:
+        """What of a step is not on the LPUs (mode afd).
+
+        Micro-batches hide some of it: that they do so without ever waiting for one another is a bound.
+        """
+        crossing = crossing_of(self.deployment, self.group.chips)
+        if crossing is None:
+            return []
+        shape, tokens = self.deployment.shape, self.draft_tokens + 1
+        context_tokens = self.batch * self.context_tokens
+        link, attention = (
+            value_ns(part(shape, self.batch, tokens), context_tokens) / 1e9
+            for part in (crossing.link, crossing.attention)
+        )
+        count = crossing.crossings(shape, tokens)
+        rows = [
+            ElsewhereTime("crossings, out and back", count, link),
+            ElsewhereTime(f"attention on {crossing.gpus.chip.name}", shape.growing_layers, attention),
+        ]
+        if min(crossing.micro_batches, self.batch) > 1:
+            hidden = self.seconds - self.lpus_seconds - link - attention
+            rows.append(ElsewhereTime("hidden by micro-batches (a bound)", crossing.micro_batches, hidden))
+        return rows
+
+    @property
+    def operation_time(self) -> OperationTime:
+        """The operation time of the group, and what it was fitted to."""
+        return operation_time(self.deployment, self.group.chips)
 
     @property
     def acceptance_length(self) -> float | None:
@@ -113,62 +178,71 @@ class ScheduledDeployment:
     @property
     def plain_tokens_per_s(self) -> float:
         """Of one stream without speculation: one token a step."""
-        return 1.0 / self._step(self.group, self.options, 1).seconds
+        return 1.0 / self._seconds(self._work, self.options, 0)
 
     @property
     def tokens_per_s(self) -> float | None:
         """Of one stream, at the acceptance length."""
         return self.acceptance_length / self.seconds if self.acceptance_length else None
 
-    def fits(self, lpus: int, held_bytes: int | None = None) -> bool:
-        """Whether the SRAM of so many LPUs holds the weights, or so many bytes."""
-        held = self.weights_bytes if held_bytes is None else held_bytes
-        return held <= lpus * self._chip.sram.value * self._side.usable_memory.value
+    def memory(self, lpus: int | None = None) -> list[MemoryNeed]:
+        """Where weights and KV are, if the group has so many LPUs; in mode afd on the GPUs too."""
+        chips = self.group.chips if lpus is None else lpus
+        needs = {need.side: need for need in memory_needs(self.deployment)}
+        attention = [needs["attention"]] if "attention" in needs else []
+        return [needs["decode"]._replace(chips=chips), *attention]
+
+    def streams_that_fit(self, lpus: int | None = None) -> int | None:
+        """How many streams of the context fit; `None` where they take no room at all."""
+        found = [need.streams(self.context_tokens) for need in self.memory(lpus)]
+        return min((max(0, streams) for streams in found if streams is not None), default=None)
 
     @property
-    def kv_cache_bytes(self) -> int:
-        """Of the batch; with attention split off, of what is left."""
-        kv, tokens = self.deployment.kv, self.context_tokens
-        one = kv.fixed_bytes if self.deployment.mode == "afd" else kv.stream_bytes(tokens)
-        return self.batch * int(one)
+    def holds_batch(self) -> bool:
+        """Whether the weights and the whole batch fit."""
+        streams = self.streams_that_fit()
+        return self._holds_weights(self.group.chips) and (streams is None or streams >= self.batch)
 
-    @property
-    def weights_bytes(self) -> int:
-        """Of the model and, where one drafts, its drafter; with attention split off, of what is left."""
-        stored = self.deployment.stored_bytes(self._chip)
-        held = self.deployment.model.parameters.value
-        if self.deployment.mode == "afd":
-            held -= self.deployment.shape.growing_mixer_parameters
-        return int(held * stored) + (self.deployment.drafter_bytes(self._chip) if self.draft else 0)
+    @cached_property
+    def ablation(self) -> list[AblationRow]:
+        """For the usual sizes that have a reach, and this one: with and without overlap and arbitration.
 
-    def ablation(self, lpus: int) -> dict[ScheduleOptions, float]:
-        """Tokens/s of one stream on so many LPUs, by overlap and arbitration; at the acceptance length if
-        known."""
-        group = self._group(lpus)
-        length = self.acceptance_length
-        first_bit_s = self.options.first_bit_s or FIRST_BIT_S
+        At the acceptance length if it is known, else at one token a step.
+        """
+        sizes = {*(size for size in ABLATION_LPUS if size <= max(self._rack.reach)), self.group.chips}
+        return [self._ablation_row(lpus) for lpus in sorted(sizes)]
+
+    def _ablation_row(self, lpus: int) -> AblationRow:
+        work, length = self._work_on(lpus), self.acceptance_length
         speeds = {}
         for overlap in (True, False):
-            for extra_s in (0.0, first_bit_s):
-                options = ScheduleOptions(overlap, extra_s)
-                seconds = self._step(group, options, self.draft_tokens + 1 if length else 1).seconds
-                draft = self._draft(group, options)
-                if draft is not None and length:
-                    seconds += self.draft_tokens * draft.seconds
+            for first_bit_s in (0.0, self.options.first_bit_s or FIRST_BIT_S):
+                options = ScheduleOptions(overlap, first_bit_s)
+                seconds = self._seconds(work, options, self.draft_tokens if length else 0)
                 speeds[options] = (length or 1.0) / seconds
-        return speeds
+        return AblationRow(
+            lpus,
+            operation_time(self.deployment, lpus),
+            self._holds_weights(lpus),
+            self.streams_that_fit(lpus),
+            speeds,
+        )
 
-    def ablation_lpus(self) -> list[int]:
-        """Sizes worth showing: the usual ones that have a reach, and this one."""
-        sizes = {*ABLATION_LPUS, self.group.chips}
-        return sorted(size for size in sizes if size <= max(self._rack.reach))
+    def fastest(self, options: ScheduleOptions) -> AblationRow | None:
+        """The fastest size of the ablation, of those that hold the weights."""
+        rows = [row for row in self.ablation if row.holds_weights]
+        return max(rows, key=lambda row: row.speeds[options], default=None)
 
     def numbers(self) -> list[Number]:
-        """What the schedule rests on, beside the model."""
-        prefixes = ("decode.chip.", "decode.rack.", "decode.operation_time", "speculation.", "kv_bytes")
-        unused = {"decode.rack.chips", "decode.chip.sram", "speculation.prompt_cv"}
-        if self._side.operation_time is not None:
-            unused.add("decode.chip.operation_time")
+        """What the schedule rests on, beside the model and the operation time."""
+        prefixes = ("decode.chip.", "decode.rack.", "speculation.", "kv_bytes", "attention.", "split_link.")
+        unused = {
+            "decode.rack.chips",
+            "decode.chip.sram",
+            "decode.chip.operation_time",
+            "speculation.prompt_cv",
+            "attention.gpus_per_replica",
+        }
         sizes = [size for size in self._rack.reach if size >= self.group.chips]
         reach = f"decode.rack.reach.{min(sizes)}"
         return [
@@ -180,31 +254,30 @@ class ScheduledDeployment:
             and (number.path == reach or not number.path.startswith("decode.rack.reach."))
         ]
 
-    def _group(self, lpus: int) -> Group:
-        return group_of(self._chip, self._rack, self._side, lpus)
+    def _holds_weights(self, lpus: int) -> bool:
+        return all(need.chips_for(1) <= need.chips for need in self.memory(lpus))
 
-    def _step(self, group: Group, options: ScheduleOptions, tokens: int) -> StepSchedule:
-        return step_schedule(
-            self.deployment.shape,
-            group,
-            batch=self.batch,
-            tokens=tokens,
-            context_tokens=self.batch * self.context_tokens,
-            weight_bytes=self.deployment.stored_bytes(self._chip),
-            kv_bytes=self.deployment.spec.kv_bytes.value,
-            split_attention=self.deployment.mode == "afd",
-            options=options,
-        )
+    def _work_on(self, lpus: int) -> LpuWork:
+        """A group of so many LPUs that was built so, not one that has lost some."""
+        chip = self.deployment.decode_chip
+        assert isinstance(chip, LpuChip)
+        seconds = operation_time(self.deployment, lpus).quantity.value
+        group = group_of(chip, self._rack, self._side, lpus)._replace(operation_time_s=seconds)
+        return lpu_work(self.deployment, self._side.chips_per_replica.whole)._replace(group=group)
 
-    def _draft(self, group: Group, options: ScheduleOptions) -> StepSchedule | None:
-        if self.deployment.drafter is None or not self.draft_tokens:
-            return None
-        return draft_schedule(
-            self.deployment.drafter,
-            group,
-            batch=self.batch,
-            context_tokens=self.batch * self.context_tokens,
-            weight_bytes=self.deployment.stored_bytes(self._chip),
-            kv_bytes=self.deployment.spec.kv_bytes.value,
-            options=options,
-        )
+    def _seconds(self, work: LpuWork, options: ScheduleOptions, draft_tokens: int) -> float:
+        """A whole step, as `step_model` has it but for its lines between knots."""
+        drafter, tokens = self.deployment.drafter, draft_tokens + 1
+
+        def on_lpus(batch: int) -> Pieces:
+            context_tokens = batch * self.context_tokens
+            seconds = work.step(batch, tokens, context_tokens, options).seconds
+            if drafter is not None and draft_tokens:
+                seconds += draft_tokens * work.draft(drafter, batch, context_tokens, options).seconds
+            return line(seconds)
+
+        crossing = crossing_of(self.deployment, work.group.chips)
+        whole = on_lpus(self.batch)
+        if crossing is not None:
+            whole = afd_step(self.deployment.shape, crossing, on_lpus, batch=self.batch, tokens=tokens)
+        return value_ns(whole, self.batch * self.context_tokens) / 1e9

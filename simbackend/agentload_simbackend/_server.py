@@ -22,8 +22,9 @@ from agentload_simbackend._server_chat import ChatApi
 from agentload_simbackend._server_connection import Connection, json_answer, protocol_message
 from agentload_simbackend._server_errors import ApiError, error_body
 from agentload_simbackend._server_prompt import BLOCK_TOKENS
+from agentload_simbackend._usloop import new_event_loop
 from agentload_simbackend._wire import SimulatedModel
-from agentload_traces._errors import AgentloadError
+from agentload_traces import AgentloadError
 from agentload_traces._tokens import encode
 
 _log = logging.getLogger(__name__)
@@ -86,6 +87,11 @@ class SimServer:
         self._pacer: Pacer | None = None
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
+
+    @staticmethod
+    def new_event_loop() -> asyncio.AbstractEventLoop:
+        """A loop for it to run in, whose timers are good to microseconds where the platform allows it."""
+        return new_event_loop()
 
     @property
     def url(self) -> str:

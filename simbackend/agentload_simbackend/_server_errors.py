@@ -8,6 +8,7 @@ import re
 import msgspec
 
 from agentload_simbackend._api import Failed, Rejected
+from agentload_simbackend._error_codes import CONTEXT_LENGTH_EXCEEDED
 
 _TYPES = {429: "rate_limit_error", 503: "service_unavailable_error", 500: "server_error"}
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
@@ -71,7 +72,7 @@ def bad_field(error: msgspec.ValidationError, prefix: str = "") -> ApiError:
 
 def rejection(rejected: Rejected, input_tokens: int, output_tokens: int, limit: int | None) -> ApiError:
     """What the engine's refusal of a request looks like on the wire."""
-    if rejected.code == "context_length_exceeded" and limit is not None:
+    if rejected.code == CONTEXT_LENGTH_EXCEEDED and limit is not None:
         return ApiError(_too_long(input_tokens, output_tokens, limit), param="messages", code=rejected.code)
     return ApiError(
         rejected.message, status=rejected.status, code=rejected.code, retry_after_s=rejected.retry_after_s

@@ -1,8 +1,8 @@
 """How requests move through the prefill pool, the links and the decode replicas.
 
-With a prefill pool a request is prefilled there, waits with its KV in HBM for room in a replica, crosses
-that replica's link and decodes in its batch. Without one it waits for room in a replica, and its prefill is
-cut into chunks that lengthen that replica's steps. Every wait is an event in one heap.
+With a prefill pool a request is prefilled there, waits with its KV in the pool's HBM for room in a replica,
+crosses that replica's link and decodes in its batch. Without one it waits for room in a replica, and its
+prefill is cut into chunks that lengthen that replica's steps. Every wait is an event in one heap.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from agentload_simbackend._api import Emission, Failed, Finished, FirstToken
 from agentload_simbackend._batch import Batch
+from agentload_simbackend._error_codes import REPLICA_FAILED
 from agentload_simbackend._events import Events
 from agentload_simbackend._flight import Flight, Stage, Timeline, no_arrivals
 from agentload_simbackend._prefill_pool import PrefillPool
@@ -40,7 +41,7 @@ class Serving:
         self.router = Router(rules, self.replicas, self.residency)
         self.pool = None if plan.prefill is None else PrefillPool(plan.prefill, self.events, self.enter_slots)
         self._acceptance = setup.acceptance
-        self.on_empty: Callable[[Replica, int], None]
+        self.on_empty: Callable[[Replica, int], None] = _nothing
         """Called with a replica that is to be planned anew, and the time, when its last stream has left."""
 
     def enter(self, flight: Flight, now_ns: int) -> None:
@@ -83,12 +84,14 @@ class Serving:
         Of its context that stays resident which was handed over or was there before, of a hand-off that is
         cut off without the sliding windows.
         """
-        stage = flight.stage
+        stage, pool = flight.stage, self.pool
         flight.move(Stage.GONE, now_ns)
         flight.event_seq = -1
+        if pool is not None:
+            pool.release(flight, now_ns)
         if stage <= Stage.PREFILL:
-            assert self.pool is not None
-            self.pool.drop(flight, now_ns, waiting=stage == Stage.PREFILL_QUEUE)
+            assert pool is not None
+            pool.drop(flight, now_ns, waiting=stage == Stage.PREFILL_QUEUE)
         elif stage == Stage.SLOT_QUEUE:
             self.router.drop(flight)
             self.fill_slots(now_ns)
@@ -112,8 +115,6 @@ class Serving:
         """Say that a fault has ended a request; the caller sees to what it holds."""
         request, replica = flight.request, None if flight.replica < 0 else self.replicas[flight.replica]
         steps = 0 if replica is None else replica.batch.steps_of(flight, now_ns)
-        if steps and flight.event_seq != -1:  # its first token comes in this very nanosecond
-            self._on_first_token(flight, now_ns)
         tokens, arrivals = 0, no_arrivals
         if steps and flight.epoch is not None:
             tokens = flight.token_totals()[steps - 1]
@@ -121,6 +122,8 @@ class Serving:
         flight.move(flight.stage, now_ns)
         flight.event_seq = -1
         del self.under_way[request.request_id]
+        if self.pool is not None:
+            self.pool.release(flight, now_ns)
         self.out.append(
             Failed(
                 request_id=request.request_id,
@@ -137,7 +140,6 @@ class Serving:
 
     def fail_all(self, replica: Replica, code: str, message: str, now_ns: int) -> None:
         """End all requests that are in a replica; its memory is to be emptied next."""
-        self.settle(replica, now_ns)
         for flight in [each for each in self.under_way.values() if each.replica == replica.index]:
             self.fail(flight, code, message, now_ns)
             flight.stage = Stage.GONE
@@ -146,19 +148,13 @@ class Serving:
         """End requests that no replica will ever serve, and that wait nowhere any more."""
         for flight in flights:
             message = f"no replica that can hold its {flight.tokens} tokens is up or comes back"
-            self.fail(flight, "replica_failed", message, now_ns)
+            self.fail(flight, REPLICA_FAILED, message, now_ns)
             flight.stage = Stage.GONE
 
     @property
     def waiting(self) -> int:
         """How many requests wait to begin: for prefill, or for room in a replica."""
         return self.router.waiting + (0 if self.pool is None else len(self.pool.station.queue))
-
-    def settle(self, replica: Replica, now_ns: int) -> None:
-        """Do what the batch of a replica has to do in this very nanosecond."""
-        if replica.batch.wake_ns == now_ns:
-            replica.batch.event_seq = -1
-            self._on_batch(replica.batch, now_ns)
 
     def arm(self, replica: Replica) -> None:
         """Plan what a replica's link and batch want after a change from outside."""
@@ -212,8 +208,11 @@ class Serving:
 
     def _on_link(self, link: SharedLink[Flight], now_ns: int) -> None:
         link.armed_ns = None
+        pool = self.pool
+        assert pool is not None
         for flight in link.serve(now_ns):
             self.events.plan(now_ns + link.latency_ns, self._on_arrived, flight)
+            pool.release(flight, now_ns)
         self.events.arm(link, self._on_link)
 
     def _on_prefilled_there(self, flight: Flight, now_ns: int) -> None:
@@ -291,3 +290,7 @@ class Serving:
         replica = self.replicas[flight.replica]
         if replica.replan_ns is not None and not replica.memory.streams:
             self.on_empty(replica, now_ns)
+
+
+def _nothing(_replica: Replica, _now_ns: int) -> None:
+    """What follows where no fault has a replica planned anew."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +16,13 @@ from agentload_simbackend._hardware_check import check_chip, check_rack
 from agentload_simbackend._model_check import check_model
 from agentload_simbackend._model_specs import Decoder
 from agentload_simbackend._quantity import check_units
-from agentload_simbackend._specs import GpuChip, GpuRack, LpuChip, LpuRack
-from agentload_traces import SpecError, printable
+from agentload_simbackend._spec_words import words_of
+from agentload_simbackend._specs import MODES, GpuChip, GpuRack, LpuChip, LpuRack
+from agentload_traces import SpecError, decodable, printable
 
 _SPECS = Path(__file__).parent / "specs"
+
+_SHOWN = ("name", "summary")
 
 _T = TypeVar("_T")
 _RackT = TypeVar("_RackT", LpuRack, GpuRack)
@@ -84,18 +87,43 @@ def find(folder: str, name: str, referrer: Path | None = None, field: str = "") 
     where = f"{shown(referrer)}: {field}: " if referrer else f"{field}: " if field else ""
     if name.endswith(".toml"):
         path = referrer.parent / name if referrer else Path(name)
-        if _is_file(path):
+        if _is(path, Path.is_file):
             return path
+        if _is(path, Path.is_dir):
+            raise SpecError(f"{where}{printable(path)}: is a directory, must be a file")
         raise SpecError(f"{where}no such file: {printable(path)}")
     if name in names(folder):
         return _SPECS / folder / f"{name}.toml"
-    known = ", ".join(names(folder))
-    if folder == "deployments":
-        known += ", any MODEL/MODE (see `agentload backends`)"
+    if folder == "deployments" and name in decoders():
+        raise SpecError(f"{where}{name} {without_mode(name)}")
     raise SpecError(
-        f"{where}no {folder.removesuffix('s')} named {printable(repr(name))}; "
-        f"there are {known}, or the path of a .toml file"
+        f"{where}no {folder.removesuffix('s')} named {printable(repr(decodable(name)))}; {_known(folder)}"
     )
+
+
+def _known(folder: str) -> str:
+    if folder != "deployments":
+        return f"there are {', '.join(names(folder))}, or the path of a .toml file"
+    return (
+        f"there are {', '.join(names(folder))}; MODEL/MODE, with MODEL one of {', '.join(decoders())} or the "
+        f"path of a model's .toml file, and MODE one of {', '.join(MODES)}; or the path of a .toml file"
+    )
+
+
+@cache
+def decoders() -> tuple[str, ...]:
+    """Names of the built-in models that are no drafters."""
+    return tuple(name for name in names("models") if is_decoder(parse(built_in("models", name))))
+
+
+def is_decoder(content: dict[str, Any]) -> bool:
+    """Whether the content of a file is a model's."""
+    return content.get("type") == "decoder"
+
+
+def without_mode(model: str) -> str:
+    """What to say of a model (its name, or its path) that stands where a deployment must."""
+    return f"is a model, not a deployment: write {model}/MODE, with MODE one of {', '.join(MODES)}"
 
 
 def built_in(folder: str, name: str) -> Path:
@@ -104,7 +132,7 @@ def built_in(folder: str, name: str) -> Path:
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """The content of a TOML file; not to be changed."""
+    """The content of a TOML file, each source in full; not to be changed."""
     return _parse_built_in(path) if path.is_relative_to(_SPECS) else _parse(path)
 
 
@@ -113,19 +141,22 @@ def shown(path: Path) -> str:
     return path.relative_to(_SPECS).as_posix() if path.is_relative_to(_SPECS) else printable(path)
 
 
-def _is_file(path: Path) -> bool:
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
     try:
-        return path.is_file()
+        return kind(path)
     except (OSError, ValueError):  # Too long a name, a zero byte.
         return False
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _with_sources(content, content.pop("sources", {}), shown(path))
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{shown(path)}: cannot be read: {printable(error)}") from error
-    except (ValueError, RecursionError) as error:  # An integer may have too many digits.
+    except RecursionError:
+        raise SpecError(f"{shown(path)}: tables or lists are nested too deeply") from None
+    except ValueError as error:  # An integer may have too many digits.
         raise SpecError(f"{shown(path)}: not TOML: {printable(error)}") from error
 
 
@@ -135,64 +166,44 @@ def _parse_built_in(path: Path) -> dict[str, Any]:
 
 
 def _convert(content: dict[str, Any], shape: type[_T], where: str) -> _T:
-    fields = dict(content)
-    sources = fields.pop("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
-        raise SpecError(f"{where}: sources: must be a table of texts")
-    whole = _with_sources(fields, sources)
     try:
-        spec = msgspec.convert(whole, shape, str_keys=True)
+        spec = msgspec.convert(content, shape, str_keys=True)
     except msgspec.ValidationError as error:
-        said = _with_key(whole, shape, _field_first(str(error)))
-        raise SpecError(f"{where}: {printable(said)}") from error
+        raise SpecError(f"{where}: {printable(words_of(error, content, shape))}") from error
     except (OverflowError, RecursionError) as error:
         raise SpecError(f"{where}: cannot be taken as numbers: {printable(error)}") from error
     assert isinstance(spec, msgspec.Struct)
+    for field in _SHOWN:
+        _check_shown(getattr(spec, field, None), f"{where}: {field}")
     check_units(spec, where)
     return spec
 
 
-def _with_sources(value: Any, sources: dict[str, str]) -> Any:
-    """Put the whole text of each source in the place of its short name."""
+def _check_shown(text: str | None, where: str) -> None:
+    """Names and summaries are shown in tables and on lines, and told apart by what they say."""
+    if text is None:
+        return
+    if not text.strip():
+        raise SpecError(f"{where}: is empty, must say something")
+    if text != printable(text):
+        raise SpecError(f'{where}: is "{printable(text)}", must be one line without control characters')
+
+
+def _with_sources(content: dict[str, Any], sources: Any, where: str) -> dict[str, Any]:
+    """Put the whole text of each source in the place of its short name, which only its own file knows."""
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise SpecError(f"{where}: sources: must be a table of texts")
+    return {key: _sourced(value, sources) for key, value in content.items()}
+
+
+def _sourced(value: Any, sources: dict[str, str]) -> Any:
     if isinstance(value, list):
-        return [_with_sources(item, sources) for item in value]
+        return [_sourced(item, sources) for item in value]
     if isinstance(value, dict):
         return {
             key: sources.get(item, item)
             if key == "source" and isinstance(item, str)
-            else _with_sources(item, sources)
+            else _sourced(item, sources)
             for key, item in value.items()
         }
     return value
-
-
-_AT = re.compile(r"(.*) - at `(key` in `)?\$\.?(.+)`", re.DOTALL)
-
-
-def _field_first(message: str) -> str:
-    """Turn msgspec's `text - at `$.a[0].b`` into `a.1.b: text`."""
-    found = _AT.fullmatch(message)
-    if found is None:
-        return message.removesuffix(" - at `$`")
-    text, key, field = found.groups()
-    field = re.sub(r"\[(\d+)\]", lambda index: f".{int(index[1]) + 1}", field)
-    return f"{field}: a key: {text}" if key else f"{field}: {text}"
-
-
-def _with_key(content: dict[str, Any], shape: type, said: str) -> str:
-    """Name the key that msgspec calls `[...]`: the first with which alone the table is wrong too."""
-    place, separator, _ = said.partition("[...]")
-    if not separator:
-        return said
-    *parents, leaf = place.split(".")
-    alone = table = dict(content)
-    for parent in parents:
-        table[parent] = table = dict(table[parent])
-    entries = table[leaf]
-    for key, value in entries.items():
-        table[leaf] = {key: value}
-        try:
-            msgspec.convert(alone, shape, str_keys=True)
-        except msgspec.ValidationError:
-            return said.replace("[...]", f".{key}", 1)
-    return said

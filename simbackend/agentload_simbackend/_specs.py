@@ -134,7 +134,7 @@ class LpuRack(
 
 
 class CpuPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPUs of a rack that can run tools."""
+    """CPUs of a rack; they run tools, one on each core, where a deployment states no `tool_slots`."""
 
     cpus: Count
     cores_per_cpu: Count
@@ -208,12 +208,15 @@ class AttentionSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     crossing_overhead: fixed time of the GPUs for each layer that crosses. micro_batches: parts of a batch
     that take turns on the two sides (1: none). activation_bytes: of an element that crosses.
+    draft_crossings: how many times a draft token crosses to read the target's KV, if its drafter does (0: LPX
+        holds what the drafter reads).
     """
 
     gpus_per_replica: Count
     crossing_overhead: Seconds
     micro_batches: Count
     activation_bytes: BytesPerElement
+    draft_crossings: CountOrZero | None = None
 
 
 class DraftSide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -240,7 +243,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt_cv: Spread
 
 
-class Router(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RouterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How requests are ordered and placed.
 
     allowance: for each latency class (interactive, standard, batch), by how much later than it came a request
@@ -266,7 +269,8 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     split_link: what activations or draft tokens cross (afd, drafter).
     weight_bytes: as stored, where it is not what the model is published in; a chip may need more.
     spill: GPUs that decode what LPX has no room for (mode pd).
-    tool_slots: tools that run at a time on the CPUs beside the racks (`None`: any number).
+    tool_slots: tools that run at a time on the CPUs beside the racks (0: any number); not stated, one on each
+        core of the GPU rack's `cpu_pool`.
     """
 
     name: str
@@ -283,5 +287,5 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     draft: DraftSide | None = None
     spill: GpuSide | None = None
     speculation: Speculation | None = None
-    router: Router
+    router: RouterSpec
     tool_slots: CountOrZero | None = None

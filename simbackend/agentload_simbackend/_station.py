@@ -8,24 +8,31 @@ from heapq import heapify, heappop, heappush
 from agentload_simbackend._deadline_queue import DeadlineQueue
 from agentload_simbackend._flight import Flight
 
-_Start = Callable[[Flight, int], int]
-"""Begins the service of a flight at a time, and returns when the server is free again."""
+_Start = Callable[[Flight, int], int | None]
+"""Begins the service of a flight at a time, and returns when the server is free again.
+
+`None`: it cannot begin yet, and nobody goes before it.
+"""
 
 
 class Station:
-    """Holds who is served and who waits; the engine calls `serve` at the times that it asks for."""
+    """Holds who is served and who waits; the engine calls `serve` at the times that it asks for.
 
-    __slots__ = ("_busy", "_servers", "_start", "armed_ns", "event_seq", "queue", "wake_ns")
+    held_back: the first in the queue waits for something else than a server; `serve` tries again.
+    """
+
+    __slots__ = ("_busy", "_servers", "_start", "armed_ns", "event_seq", "held_back", "queue", "wake_ns")
 
     def __init__(self, servers: int, start: _Start) -> None:
         self._servers = servers
         self._start = start
         self._busy: list[int] = []
         self.queue = DeadlineQueue()
+        self.held_back = False
         self.event_seq = -1
         self.armed_ns: int | None = None
         self.wake_ns: int | None = None
-        """When a server gets free for somebody who waits; `None` if nobody does."""
+        """When a server gets free for somebody who waits for one; `None` if nobody does."""
 
     def enter(self, flight: Flight, now_ns: int) -> None:
         """Serve a flight now, or let it wait its turn."""
@@ -37,11 +44,17 @@ class Station:
         queue, busy = self.queue, self._busy
         while busy and busy[0] <= now_ns:
             heappop(busy)
+        self.held_back = False
         while queue and len(busy) < self._servers:
-            flight = queue.pop()
-            flight.busy_until_ns = self._start(flight, now_ns)
-            heappush(busy, flight.busy_until_ns)
-        self.wake_ns = busy[0] if queue else None
+            flight = queue[0]
+            end_ns = self._start(flight, now_ns)
+            if end_ns is None:
+                self.held_back = True
+                break
+            queue.pop()
+            flight.busy_until_ns = end_ns
+            heappush(busy, end_ns)
+        self.wake_ns = busy[0] if queue and not self.held_back else None
 
     def drop(self, flight: Flight, now_ns: int, *, waiting: bool) -> None:
         """Forget a flight that waits or is served; its server takes the next."""

@@ -54,7 +54,7 @@ class StepModel:
 def step_model(deployment: Deployment, chips: int | None = None, *, spill: bool = False) -> StepModel:
     """The step model of a decode replica, or of one to spill to.
 
-    chips: that it has (LPUs in mode afd, GPUs in mode drafter), if not as many as the deployment says.
+    chips: that are left of it (LPUs in mode afd, GPUs in mode drafter), if not all that the deployment says.
     """
     spec = deployment.spec
     side: LpuSide | GpuSide = spec.decode
@@ -69,20 +69,34 @@ def step_model(deployment: Deployment, chips: int | None = None, *, spill: bool 
 
 def _on_lpus(deployment: Deployment, work: LpuWork) -> StepModel:
     drafter, drafts = deployment.drafter, deployment.draft_tokens
-    attention, link = deployment.spec.attention, deployment.split_link
+    crossing = crossing_of(deployment, work.group.chips)
+
+    def lpx(batch: int) -> Pieces:
+        return lpu_drafted_step(work, drafter, batch, drafts)
+
+    if crossing is None:
+        return StepModel(lpx)
+    shape, tokens = deployment.shape, drafts + 1
+    return StepModel(lambda batch: afd_step(shape, crossing, lpx, batch=batch, tokens=tokens))
+
+
+def crossing_of(deployment: Deployment, lpus: int) -> Crossing | None:
+    """The way from so many LPUs to the attention side, in mode afd."""
+    attention, link, drafter = deployment.spec.attention, deployment.split_link, deployment.drafter
     if attention is None:
-        return StepModel(lambda batch: lpu_drafted_step(work, drafter, batch, drafts))
+        return None
     assert link is not None
-    crossing = Crossing(
+    per_draft = attention.draft_crossings
+    return Crossing(
         gpu_group(deployment, attention.gpus_per_replica.whole),
-        link_bytes_per_s(link, work.group.chips),
+        link_bytes_per_s(link, lpus),
         link.latency.value,
         attention.crossing_overhead.value,
         attention.activation_bytes.whole,
         attention.micro_batches.whole,
+        per_draft.whole if per_draft is not None and drafter is not None else 0,
+        drafter.hidden.whole if drafter is not None else 0,
     )
-    shape = deployment.shape
-    return StepModel(lambda batch: afd_step(shape, work, crossing, drafter, batch=batch, draft_tokens=drafts))
 
 
 def _on_gpus(deployment: Deployment, gpus: GpuGroup) -> StepModel:
@@ -113,14 +127,17 @@ def _on_gpus(deployment: Deployment, gpus: GpuGroup) -> StepModel:
 
 
 def lpu_work(deployment: Deployment, chips: int) -> LpuWork:
-    """What the LPUs of a decode replica compute, if there are so many."""
+    """What the LPUs of a decode replica compute, if so many are left of those it was built of.
+
+    They are spread over the same racks as before, and keep the operation time that was fitted to all.
+    """
     spec, rack, chip = deployment.spec, deployment.decode_rack, deployment.decode_chip
     assert isinstance(chip, LpuChip)
     assert isinstance(rack, LpuRack)
     assert isinstance(spec.decode, LpuSide)
     return LpuWork(
         deployment.model,
-        group_of(chip, rack, spec.decode, chips),
+        group_of(chip, rack, spec.decode, chips, built=spec.decode.chips_per_replica.whole),
         deployment.stored_bytes(chip),
         spec.kv_bytes.whole,
         split_attention=spec.attention is not None,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentload_simbackend._fit import MemoryNeed, memory_needs
+from agentload_simbackend._known_speculation import speculation_of
 from agentload_simbackend._model_specs import Decoder
-from agentload_simbackend._spec_files import built_in, names, parse
+from agentload_simbackend._spec_files import built_in, decoders, names, parse
 from agentload_simbackend._specs import MODES, LpuRack, Mode
+from agentload_traces import decodable, printable
 
 if TYPE_CHECKING:
     from agentload_simbackend._deployment import Deployment
@@ -52,29 +55,24 @@ class Template(NamedTuple):
     @property
     def name(self) -> str:
         """The deployment's name."""
-        return f"{self.model.removesuffix('.toml')}/{self.mode}"
+        return f"{printable(Path(self.model)).removesuffix('.toml')}/{self.mode}"
 
     def filled(self, model: Decoder, sizes: Sizes) -> dict[str, Any]:
         """The content of a deployment's file."""
-        content = _merged("common", self.mode)
-        speculation = self._speculation()
+        content = mode_content(self.mode)
+        summary = f"{model.name}: {_summary(self.mode, sizes)}"
+        speculation = speculation_of(self.model, self.mode)
         if speculation is not None:
-            content["sources"].update(speculation.pop("sources"))
-            content["speculation"] = speculation
+            content["speculation"] = speculation.content
+            summary += speculation.said
+        if "attention" in content and (speculation is None or speculation.keeps_kv):
+            del content["attention"]["draft_crossings"]
         if model.weight_bytes.value > 1:
             published = f"FP8 on both sides; published with {model.weight_bytes.value:g} bytes"
             content["weight_bytes"] = _quantity(1, published, "B/parameter")
-        content |= {"name": self.name, "mode": self.mode, "model": self.model}
-        content["summary"] = f"{model.name}: {_summary(self.mode, sizes)}"
+        content |= {"name": self.name, "model": decodable(self.model), "summary": summary}
         _put_sizes(content, sizes)
         return content
-
-    def _speculation(self) -> dict[str, Any] | None:
-        """What is known of the model's own drafter; in mode drafter that of one that needs no target."""
-        name = "external" if self.mode == "drafter" else self.model
-        if name not in names("speculation"):
-            return None
-        return copy.deepcopy(parse(built_in("speculation", name)))
 
 
 def written_name(name: str) -> str:
@@ -88,7 +86,7 @@ def template_of(name: str) -> Template | None:
     model, slash, mode = name.rpartition("/")
     if not slash or mode not in MODES or name in names("deployments"):
         return None
-    known = model.endswith(".toml") or (model in names("models") and _is_decoder(model))
+    known = model.endswith(".toml") or (model in decoders())
     return Template(model, mode) if known else None
 
 
@@ -219,17 +217,13 @@ def _quantity(value: float, note: str | None, unit: str = "count") -> dict[str, 
     return quantity | {"note": note} if note else quantity
 
 
-def _merged(*templates: str) -> dict[str, Any]:
-    """Templates put together; the tables of later ones add to those of earlier ones."""
-    content: dict[str, Any] = {"sources": {}}
-    for template in templates:
+def mode_content(mode: str) -> dict[str, Any]:
+    """What every deployment of a mode has: the tables of its template add to those common to all."""
+    content: dict[str, Any] = {}
+    for template in ("common", mode):
         for key, value in copy.deepcopy(parse(built_in("templates", template))).items():
             if isinstance(value, dict) and key in content:
                 content[key].update(value)
             else:
                 content[key] = value
-    return content
-
-
-def _is_decoder(model: str) -> bool:
-    return parse(built_in("models", model)).get("type") == "decoder"
+    return content | {"mode": mode}

@@ -17,6 +17,7 @@ from agentload_simbackend._api import (
     Phases,
     Rejected,
 )
+from agentload_simbackend._error_codes import CONNECTION_RESET, CONTEXT_LENGTH_EXCEEDED, REFUSED
 from agentload_simbackend._faults import Fault, Refuse, Reset
 from agentload_traces import SpecError
 
@@ -30,7 +31,7 @@ class FixedStepEngine:
     is rejected with `context_length_exceeded`. Raises `ValueError` if a time goes back.
 
     faults: what happens when, by their `at_s` on the engine's clock: `Reset` (of all that is under way,
-    whatever its share) and `Refuse` (of all new requests).
+    whatever its share) and `Refuse` (of all new requests). Raises `SpecError` for other faults.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class FixedStepEngine:
         max_tokens: int | None = None,
         faults: Sequence[Fault] = (),
     ) -> None:
+        for fault in faults:
+            _check(fault)
         self._step_ns = step_ns
         self._tokens_per_step = tokens_per_step
         self._prefill_ns = prefill_ns
@@ -67,11 +70,11 @@ class FixedStepEngine:
         wanted = request.input_tokens + request.output_tokens
         if self._max_tokens is not None and wanted > self._max_tokens:
             message = f"{wanted} tokens do not fit into a context of {self._max_tokens}"
-            self._push(Rejected(request.request_id, now_ns, "context_length_exceeded", message))
+            self._push(Rejected(request.request_id, now_ns, CONTEXT_LENGTH_EXCEEDED, message))
             return
         if self._refusing is not None and now_ns < self._refusing[0]:
             refuse = self._refusing[1]
-            code = "rate_limit_exceeded" if refuse.status == 429 else "server_is_overloaded"
+            code = REFUSED[refuse.status]
             self._push(
                 Rejected(request.request_id, now_ns, code, "refused", refuse.status, refuse.retry_after_s)
             )
@@ -106,14 +109,13 @@ class FixedStepEngine:
     def inject(self, fault: Fault, now_ns: int) -> None:
         """Let a `Reset` or `Refuse` begin. Raises `SpecError` for other faults."""
         self._tell(now_ns)
+        _check(fault)
         if isinstance(fault, Refuse):
             until_ns = 2**63 if fault.for_s is None else now_ns + round(fault.for_s * 1e9)
             self._refusing = (until_ns, fault)
-        elif isinstance(fault, Reset):
+        else:
             for request_id in list(self._live):
                 self._fail(request_id, now_ns)
-        else:
-            raise SpecError(f"this engine for tests has no {type(fault).__name__}")
 
     def next_event_ns(self) -> int | None:
         """Time of the next first token, end, rejection or fault."""
@@ -178,7 +180,7 @@ class FixedStepEngine:
         failed = Failed(
             request_id=request_id,
             at_ns=now_ns,
-            code="connection_reset",
+            code=CONNECTION_RESET,
             message="the connection broke",
             phases=Phases(0, prefilled_ns - submitted_ns, 0, now_ns - prefilled_ns),
             first_token_at_ns=first * self._step_ns if tokens else None,
@@ -206,3 +208,8 @@ class FixedStepEngine:
         per_step = self._tokens_per_step
         ends = [Arrival(step * self._step_ns, per_step) for step in range(first, last)]
         return [*ends, Arrival(last * self._step_ns, output_tokens - per_step * len(ends))]
+
+
+def _check(fault: Fault) -> None:
+    if not isinstance(fault, Refuse | Reset):
+        raise SpecError(f"this engine for tests has no {type(fault).__name__}")

@@ -1,0 +1,137 @@
+"""How commands end that are not done: nobody reads their output, they are interrupted, a stream is closed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import agentload._virtual
+import agentload_analysis
+import agentload_simbackend
+from agentload._cli import main
+from agentload_traces import RunReader, RunWriter, Turn, write_trace
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    write_trace(path, [Turn(session_id="s", turn_id="t", input_tokens=100, output_tokens=10)])
+    return path
+
+
+def _interrupt(*args: Any, **values: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def exit_code(*arguments: object) -> int | str | None:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["fidelity", "--help"], ["backends"], ["backends", "--json"], ["schedule", "gemma-4-31b"]],
+)
+def test_a_pipe_that_nobody_reads_ends_a_command_as_sigpipe_does(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "agentload", *arguments]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "function"),
+    [
+        (["fidelity"], "fidelity"),
+        (["backends"], "list_deployments"),
+        (["schedule", "gemma-4-31b"], "deployment_to_schedule"),
+        (["run"], "load_deployment"),
+    ],
+)
+def test_ctrl_c_of_what_keeps_nothing_is_130(
+    arguments: list[str], function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agentload_simbackend, function, _interrupt)
+    monkeypatch.setattr("agentload._replay.load_deployment", _interrupt)
+    assert exit_code(*arguments) == 130
+    said = capsys.readouterr()
+    assert (said.out, said.err.split()) == ("", ["interrupted"])
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from agentload._cli import main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("where", ["VirtualRun", "write_html"])
+def test_ctrl_c_names_the_directory_that_stays(
+    where: str,
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = agentload._virtual if where == "VirtualRun" else agentload_analysis
+    with monkeypatch.context() as patched:
+        patched.setattr(module, where, _interrupt)
+        assert exit_code("run", trace, "--out", tmp_path / "run") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert f"is kept in {tmp_path / 'run'}" in said[0]
+    if where == "VirtualRun":
+        assert f"--resume {tmp_path / 'run'}" in said[0]
+        assert exit_code("replay", "--resume", tmp_path / "run") == 0
+    assert not RunReader(tmp_path / "run").incomplete
+
+
+def _before(path: Path, manifest: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _after(path: Path, manifest: Any) -> NoReturn:
+    RunWriter(path, manifest).close()
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("opened", "code"), [(_before, 130), (_after, 1)])
+def test_ctrl_c_while_the_directory_is_made(
+    opened: Callable[..., NoReturn],
+    code: int,
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("agentload._replay.RunWriter", opened)
+        assert exit_code("replay", trace, "--out", tmp_path / "run") == code
+    assert (tmp_path / "run").exists() == (str(tmp_path / "run") in capsys.readouterr().err) == (code == 1)
+    if code == 1:
+        assert exit_code("replay", "--resume", tmp_path / "run") == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_wall_clock_run_needs_no_standard_stream(closed: str, trace: Path, tmp_path: Path) -> None:
+    command = f'"$0" -m agentload run "$1" --out "$2" --clock wall {closed}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, trace, tmp_path / "run"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert not RunReader(tmp_path / "run").incomplete
