@@ -11,7 +11,7 @@ from agentload._sweep import SweptDeployment, look_up
 from agentload._sweep_points import LEAST_SESSIONS, SweepPoint, Workload
 from agentload._sweep_results import HOW_COUNTED, Row
 from agentload._sweep_slo import Slo
-from agentload_traces import AgentloadError
+from agentload_traces import AgentloadError, decodable
 
 ASSUMPTION = (
     "Assumed: what breaks at one concurrency breaks at every higher one; what lies between two probes is not"
@@ -120,7 +120,7 @@ def size(options: SizeOptions, show: Callable[[Probe], Any] = lambda probe: None
         largest = largest_that_holds(holds, places, largest)
     found = {probe.concurrency: probe for probe in probes if probe.places == places}
     return Sizing(
-        target=options.target,
+        target=decodable(options.target),
         slo=str(options.slo),
         largest=largest,
         at_limit=largest == options.most,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import platform
 from collections.abc import Callable
 from importlib.metadata import version
@@ -13,16 +12,14 @@ from typing import Any, Literal
 import msgspec
 
 from agentload._run_manifest import file_sha256, utc_now
+from agentload._sweep_directory import MANIFEST_FILE, TABLE_FILE, claim_directory, replace_file
 from agentload._sweep_points import SweepPoint, Workload, grid
 from agentload._sweep_pool import WorkerDiedError, run_points
 from agentload._sweep_results import COLUMNS, HOW_COUNTED, Row, failed_row, table
 from agentload._sweep_slo import Slo, knee
 from agentload._trace_sessions import no_turn
 from agentload_simbackend import load_deployment
-from agentload_traces import AgentloadError, ImportReport, decodable, open_trace, printable, replacing_file
-
-TABLE_FILE = "sweep.parquet"
-MANIFEST_FILE = "sweep.json"
+from agentload_traces import AgentloadError, ImportReport, decodable, open_trace
 
 _HEADLINE = {
     "name": "published at concurrency 1: 3,431 tokens/s",
@@ -38,13 +35,17 @@ _HEADLINE = {
 
 
 class SweepOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What to sweep over; see `grid`. jobs: processes. slo: what `holds` is about."""
+    """What to sweep over; see `grid`.
+
+    out: the directory to write; `None` is a new one, sweeps/TIME. jobs: processes. slo: what
+    `holds` is about.
+    """
 
     targets: tuple[str, ...]
     concurrencies: tuple[int, ...]
     contexts_tokens: tuple[int, ...]
     workload: Workload
-    out: Path
+    out: Path | None = None
     seed: int = 0
     jobs: int = 1
     slo: Slo | None = None
@@ -129,22 +130,35 @@ def sweep(options: SweepOptions, progress: Callable[[], None] = lambda: None) ->
 
     Ctrl-C keeps the finished points, and so does the death of a worker. A point that cannot be run is a row
     with its reason. Raises `AgentloadError` for what keeps a sweep from starting: no deployment that can be
-    loaded, a trace without turns, a directory that holds a sweep.
+    loaded, no context that one of them can serve, a trace without turns, a directory that holds a sweep.
     """
     report = checked_trace(options.workload)
     deployments = [look_up(target) for target in options.targets]
     if all(deployment.error for deployment in deployments):
         raise AgentloadError(deployments[0].error or "")
-    writer = _Writer(options, deployments)
-    points, waiting = _rows_without_running(options, deployments, writer)
-    result = SweepResult(options.out, writer.manifest, [], report)
+    points = grid(
+        options.targets, options.contexts_tokens, options.concurrencies, options.workload, options.seed
+    )
+    # By what was given: names that are not UTF-8 may look the same once they are decoded.
+    by_target = dict(zip(options.targets, deployments, strict=True))
+    reasons = _why_not(points, by_target)
+    if None not in reasons:
+        raise AgentloadError(f"no point can be run: {reasons[0]}")
+    writer = _Writer(options, points, deployments)
+    result = SweepResult(writer.out, writer.manifest, [], report)
     try:
+        for place, (point, why) in enumerate(zip(points, reasons, strict=True)):
+            if why is not None:
+                context, concurrency = point.context_tokens, point.concurrency
+                row = failed_row(point.target, by_target[point.target].mode, context, concurrency, why)
+                writer.add(place, row)
+        waiting = [place for place, why in enumerate(reasons) if why is None]
 
         def done(index: int, row: Row) -> None:
             writer.add(waiting[index], row)
             progress()
 
-        run_points(points, options.jobs, done)
+        run_points([points[place] for place in waiting], options.jobs, done)
     except KeyboardInterrupt:
         result.interrupted = True
     except WorkerDiedError as error:
@@ -173,9 +187,9 @@ def look_up(target: str) -> SweptDeployment:
     try:
         deployment = load_deployment(target)
     except AgentloadError as error:
-        return SweptDeployment(target=target, error=str(error))
+        return SweptDeployment(target=decodable(target), error=decodable(str(error)))
     return SweptDeployment(
-        target=target,
+        target=decodable(target),
         mode=deployment.mode,
         summary=deployment.summary,
         spec_sha256=deployment.spec_sha256,
@@ -185,31 +199,30 @@ def look_up(target: str) -> SweptDeployment:
     )
 
 
-def _rows_without_running(
-    options: SweepOptions, deployments: list[SweptDeployment], writer: _Writer
-) -> tuple[list[SweepPoint], list[int]]:
-    """Write the rows of deployments that could not be loaded; returns the other points and their places."""
-    unusable = {found.target: found.error for found in deployments if found.error is not None}
-    points, waiting = [], []
-    for place, point in enumerate(writer.points):
-        why = unusable.get(point.target)
-        if why is None:
-            points.append(point)
-            waiting.append(place)
-        else:
-            writer.add(place, failed_row(point.target, None, point.context_tokens, point.concurrency, why))
-    return points, waiting
+def _why_not(points: list[SweepPoint], deployments: dict[str, SweptDeployment]) -> list[str | None]:
+    """Of each point why it cannot be run, as far as that is known before anything runs."""
+    from agentload._sweep_measure import why_not
+
+    reasons: dict[tuple[str, int | None], str | None] = {}
+    for point in points:
+        key = (point.target, point.context_tokens)
+        if key not in reasons:
+            # Loading it once more would only tell the same.
+            reasons[key] = deployments[point.target].error or why_not(point)
+    return [reasons[point.target, point.context_tokens] for point in points]
 
 
 class _Writer:
     """Keeps the rows in the order of the grid and writes them after each."""
 
-    def __init__(self, options: SweepOptions, deployments: list[SweptDeployment]) -> None:
+    def __init__(
+        self, options: SweepOptions, points: list[SweepPoint], deployments: list[SweptDeployment]
+    ) -> None:
+        # An interrupt within this import leaves half a module; later there are points that need a whole one.
+        import polars  # noqa: F401
+
         workload = options.workload
-        self._out, self._slo = options.out, options.slo
-        self.points = grid(
-            options.targets, options.contexts_tokens, options.concurrencies, workload, options.seed
-        )
+        self.points, self._slo = points, options.slo
         self._by_place: dict[int, Row] = {}
         shows_headline = any(
             found.target.startswith(f"{_HEADLINE['model']}/") and not found.error for found in deployments
@@ -236,7 +249,7 @@ class _Writer:
             started_at=utc_now(),
             columns={name: column.meaning for name, column in COLUMNS.items()},
         )
-        _make_directory(self._out)
+        self.out = claim_directory(options.out, self._manifest_content())
 
     @property
     def rows(self) -> list[Row]:
@@ -266,8 +279,11 @@ class _Writer:
         self.manifest.points_done = len(self._by_place)
         buffer = io.BytesIO()
         table(self.rows).write_parquet(buffer)
-        _replace(self._out / TABLE_FILE, buffer.getvalue())
-        _replace(self._out / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(self.manifest), indent=2))
+        replace_file(self.out / TABLE_FILE, buffer.getvalue())
+        replace_file(self.out / MANIFEST_FILE, self._manifest_content())
+
+    def _manifest_content(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self.manifest), indent=2)
 
 
 def _knees(points: list[SweepPoint], rows: list[Row | None], slo: Slo) -> list[Knee]:
@@ -283,7 +299,7 @@ def _knees(points: list[SweepPoint], rows: list[Row | None], slo: Slo) -> list[K
 def _knee(target: str, context: int | None, rows: dict[int, Row | None], slo: Slo) -> Knee:
     missing = sum(row is None for row in rows.values())
     most = knee([(each, None if row is None else row["holds"]) for each, row in rows.items()])
-    found = Knee(target=target, context_tokens=context, concurrency=most, missing=missing)
+    found = Knee(target=decodable(target), context_tokens=context, concurrency=most, missing=missing)
     if most is None:
         return found
     found.next_concurrency = min((concurrency for concurrency in rows if concurrency > most), default=None)
@@ -293,24 +309,3 @@ def _knee(target: str, context: int | None, rows: dict[int, Row | None], slo: Sl
             values += slo.values_in(row)
             found.close |= slo.is_close(row)
     return found
-
-
-def _make_directory(out: Path) -> None:
-    shown = printable(out)
-    for name in (MANIFEST_FILE, TABLE_FILE):
-        if (out / name).exists():
-            raise AgentloadError(f"{shown}: holds a sweep; give another --out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AgentloadError(f"{shown}: cannot be made: {error.strerror or error}") from None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    try:
-        with replacing_file(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise AgentloadError(
-            f"{printable(path)}: cannot be written: {error.strerror or os.strerror(error.errno or 0)}"
-        ) from None

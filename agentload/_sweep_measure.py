@@ -110,15 +110,29 @@ def measure(point: SweepPoint) -> Row:
     return row
 
 
+def why_not(point: SweepPoint) -> str | None:
+    """Why `point` cannot be run, as far as that is known before it runs."""
+    try:
+        _check_context(point, load_deployment(point.target))
+    except AgentloadError as error:
+        return str(error)
+    return None
+
+
 def _check_context(point: SweepPoint, deployment: Deployment) -> None:
     """Raise `AgentloadError` with the arithmetic if a turn outgrows what the deployment can serve."""
-    overflow = Overflow(context_limit(deployment))
+    overflow, first_fits = Overflow(context_limit(deployment)), True
     for session in kinds_of_session(point):
-        for turn in session.turns[: point.workload.turns]:
+        for index, turn in enumerate(session.turns[: point.workload.turns]):
             if overflow.limit.excess(turn) is not None:
                 overflow.add(turn, None)
-    if overflow:
-        raise AgentloadError(f"{overflow.sentence()}. --turns plays fewer turns")
+                first_fits &= index > 0
+    if not overflow:
+        return
+    remedy = ". --turns plays fewer turns" if first_fits else ""
+    if not first_fits and point.workload.trace is None:
+        remedy = "; give a shorter --context"
+    raise AgentloadError(f"{overflow.sentence()}{remedy}")
 
 
 def _numbers(sink: _PointRows, racks: int, concurrency: int) -> Row:

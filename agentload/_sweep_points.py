@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentload_traces import decodable
+
 TURNS = 10
 OUTPUT_TOKENS = 400
 NEW_TOKENS = 300
@@ -59,8 +61,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
             part = f" (of each the first {self.turns} turns)" if self.turns is not None else ""
             pace = "as recorded" if self.speed == 1 else f"{self.speed:g} times as fast as recorded"
             return (
-                f"Workload: the sessions of {self.trace.name}{part}, copied to {fixed}; tools and think time"
-                f" {pace}. Copies share no prefix. The first ones start evenly over"
+                f"Workload: the sessions of {decodable(self.trace.name)}{part}, copied to {fixed}; tools and"
+                f" think time {pace}. Copies share no prefix. The first ones start evenly over"
                 f" {TRACE_SPREAD_S / self.speed:g} s. {filled}."
             )
         turns = self.turns or TURNS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from agentload_traces import decodable
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -90,7 +92,9 @@ HOW_COUNTED = (
 def failed_row(target: str, mode: str | None, context_tokens: int | None, concurrency: int, why: str) -> Row:
     """The row of a point that could not be run."""
     row: Row = dict.fromkeys(COLUMNS)
-    row.update(target=target, mode=mode, context_tokens=context_tokens, concurrency=concurrency, error=why)
+    row.update(mode=mode, context_tokens=context_tokens, concurrency=concurrency)
+    # A path may be a target, and stand in a reason.
+    row.update(target=decodable(target), error=decodable(why))
     return row
 
 

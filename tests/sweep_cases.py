@@ -46,3 +46,10 @@ def a_trace(path: Path, sessions: int = 2) -> Path:
     ]
     write_trace(path, turns)
     return path
+
+
+def a_named_deployment(folder: Path) -> Path:
+    """A deployment's file with a name that is not UTF-8."""
+    path = folder / "\udcff.toml"
+    path.write_text(f'name = "named"\nbase = "{PD}"\n')
+    return path

@@ -13,7 +13,6 @@ import pytest
 
 import agentload._virtual
 import agentload_analysis
-import agentload_simbackend
 from agentload._cli import main
 from agentload_traces import RunReader, RunWriter, Turn, write_trace
 
@@ -51,17 +50,16 @@ def test_a_pipe_that_nobody_reads_ends_a_command_as_sigpipe_does(arguments: list
 @pytest.mark.parametrize(
     ("arguments", "function"),
     [
-        (["fidelity"], "fidelity"),
-        (["backends"], "list_deployments"),
-        (["schedule", "gemma-4-31b"], "deployment_to_schedule"),
-        (["run"], "load_deployment"),
+        (["fidelity"], "agentload_simbackend.fidelity"),
+        (["backends"], "agentload_simbackend.list_deployments"),
+        (["schedule", "gemma-4-31b"], "agentload_simbackend.deployment_to_schedule"),
+        (["run"], "agentload._replay.load_deployment"),
     ],
 )
 def test_ctrl_c_of_what_keeps_nothing_is_130(
     arguments: list[str], function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(agentload_simbackend, function, _interrupt)
-    monkeypatch.setattr("agentload._replay.load_deployment", _interrupt)
+    monkeypatch.setattr(function, _interrupt)
     assert exit_code(*arguments) == 130
     said = capsys.readouterr()
     assert (said.out, said.err.split()) == ("", ["interrupted"])

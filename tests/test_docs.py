@@ -7,6 +7,7 @@ folder that holds a copy of the samples and examples.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -82,6 +83,24 @@ def test_the_readme_shows_how_to_replay_against_a_server(tmp_path: Path) -> None
             server.terminate()
     assert done.returncode == 0, done.stderr
     assert "20 sessions, 100 turns" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    """Up to the dots, and but for the name of the run directory."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"<!-- demo output: begin -->\n```text\n(.*?)\n\.\.\.\n", text, re.DOTALL)
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "agentload"), "run"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    shown = block.splitlines()
+    assert shown == [line.rstrip() for line in done.stdout.splitlines()][: len(shown)]
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 from test_endpoint import answering, http
 
-from agentload._cli import main
 from agentload._context_limit import context_limit
 from agentload_simbackend import load_deployment
 from agentload_traces import RunReader, Turn, write_trace
@@ -23,14 +22,13 @@ INPUTS = {"a": (262_000, 262_120, 262_140), "b": (1_000,)}
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    command = [sys.executable, "-m", "agentload", "serve", "--port", "0", "--json", "--until-stdin-ends"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    command = [sys.executable, "-m", "agentload", "serve", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None
             yield str(json.loads(process.stdout.readline())["url"])
         finally:
+            process.terminate()
             process.communicate()
 
 
@@ -51,18 +49,22 @@ def trace(tmp_path: Path) -> Path:
     return tmp_path / "long.jsonl"
 
 
-def replayed(trace: Path, url: str, *arguments: str) -> int | str | None:
+def replayed(trace: Path, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     out = ("--out", str(trace.parent / "run"))
-    with pytest.raises(SystemExit) as ended:
-        main(["replay", str(trace), "--target", url, *out, "--concurrency", "2", *arguments])
-    return ended.value.code
+    words = ["replay", str(trace), "--target", url, *out, "--concurrency", "2", *arguments]
+    return subprocess.run(
+        [sys.executable, "-m", "agentload", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
 
-def test_a_run_that_does_not_fit_is_refused(
-    served: str, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert replayed(trace, served) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+def test_a_run_that_does_not_fit_is_refused(served: str, trace: Path) -> None:
+    refused = replayed(trace, served)
+    assert refused.returncode == 2
+    (said,) = refused.stderr.splitlines()
     for part in (
         f"the context of gemma4-31b/pd at {served}",
         "2 turns of 1 session",
@@ -71,13 +73,13 @@ def test_a_run_that_does_not_fit_is_refused(
     ):
         assert part in said
     assert not (trace.parent / "run").exists()
-    assert replayed(trace, served, "--max-turns", "1", "--model", "any-name") == 0
+    assert replayed(trace, served, "--max-turns", "1", "--model", "any-name").returncode == 0
     assert RunReader(trace.parent / "run").manifest.options["on_overflow"] == "refuse"
 
 
 @pytest.mark.parametrize(("policy", "code"), [("cut", 1), ("compact", 0)])
 def test_the_policy_is_what_is_sent_and_recorded(policy: str, code: int, served: str, trace: Path) -> None:
-    assert replayed(trace, served, "--on-overflow", policy) == code
+    assert replayed(trace, served, "--on-overflow", policy).returncode == code
     reader = RunReader(trace.parent / "run")
     rows = reader.requests().filter(pl.col("session_id") == "a").sort("turn_index").collect()
     assert rows["status"].to_list() == ["ok", *["skipped" if policy == "cut" else "ok"] * 2]
@@ -100,15 +102,14 @@ def test_what_is_told_is_what_the_deployment_can_serve(served: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["cut", "compact"])
-def test_no_policy_holds_where_no_limit_is_told(
-    policy: str, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_policy_holds_where_no_limit_is_told(policy: str, trace: Path) -> None:
     with answering(http("200 OK", {"data": [{"id": "m"}]})) as (url, _):
-        assert replayed(trace, url, "--on-overflow", policy) == 2
-        (said,) = capsys.readouterr().err.splitlines()
+        refused = replayed(trace, url, "--on-overflow", policy)
+        assert refused.returncode == 2
+        (said,) = refused.stderr.splitlines()
         assert said.startswith(f"error: --on-overflow {policy}: {url} tells no max_model_len of m, ")
         assert not (trace.parent / "run").exists()
         # What answers is no model.
         write_trace(trace, [Turn(session_id="s", turn_id="t", input_tokens=10, output_tokens=5)])
-        assert replayed(trace, url, "--timeout", "5") == 1
+        assert replayed(trace, url, "--timeout", "5").returncode == 1
     assert RunReader(trace.parent / "run").manifest.options["on_overflow"] is None

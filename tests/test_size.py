@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from sweep_cases import a_named_deployment
 
 from agentload import _sweep_measure
 from agentload._cli import cli
@@ -179,6 +180,43 @@ def test_json_agrees_with_itself() -> None:
     assert found["deployment"]["conditions"]
 
 
+def test_json_of_an_interrupted_search_is_the_probes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep, calls = _sweep_measure.measure, []
+
+    def measure(point: SweepPoint) -> Any:
+        calls.append(point)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return keep(point)
+
+    monkeypatch.setattr(_sweep_measure, "measure", measure)
+    done = run("--slo", "ttft=100s", "--context", "1K", "--turns", "2", "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert (found["interrupted"], found["largest"], found["slo"]) == (True, None, "ttft.p99=100s")
+    assert [probe["concurrency"] for probe in found["probes"]] == [1]
+    assert found["probes"][0]["row"]["holds"] is True
+    assert "interrupted" in done.stderr
+
+
+def test_a_target_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    target = str(a_named_deployment(tmp_path))
+    most = ("--context", "1K", "--turns", "2", "--max-concurrency", "1")
+    done = run("--target", target, "--slo", "ttft=100s", *most, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["interrupted"] is False
+    assert found["target"] == found["at"]["row"]["target"] == f"{tmp_path}/\ufffd.toml"
+    assert run("--target", target, "--slo", "ttft=100s", *most).exit_code == 0
+
+
+def test_a_context_beyond_the_model_is_told_without_a_hint_that_does_not_help() -> None:
+    done = run("--slo", "ttft=1s", "--context", "1M")
+    assert isinstance(done.exception, AgentloadError)
+    assert "give a shorter --context" in str(done.exception)
+    assert "--turns" not in str(done.exception)
+
+
 def test_what_not_even_one_session_holds_exits_with_1() -> None:
     done = run("--slo", "itl=1us", "--context", "1K", "--turns", "2")
     assert done.exit_code == 1
@@ -191,6 +229,7 @@ def test_what_not_even_one_session_holds_exits_with_1() -> None:
         ([], "Missing option '--slo'"),
         (["--slo", "ttft=1s", "--model", "gemma4-31b"], "--model and --mode belong together"),
         (["--slo", "ttft=1s", "--model", "m", "--mode", "pd", "--target", "t"], "give --target, or --model"),
+        (["--slo", "ttft=1s", "--seed", str(2**63)], "is not in the range"),
         (["--slo", "ttft=1s", "--context", "10Q"], '"10Q" is no number of tokens'),
         (["--slo", "ttft=1s", "--trace", "TRACE", "--context", "1K"], "leave out --context"),
         (["--slo", "ttft=1s", "--trace", "TRACE", "--output-tokens", "9"], "leave out --output-tokens"),

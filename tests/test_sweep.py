@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import msgspec
@@ -12,11 +16,12 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_cases import PD, RUBIN, SMALL, a_point
+from sweep_cases import PD, RUBIN, SMALL, a_named_deployment, a_point
 
 from agentload import _sweep_measure
 from agentload._cli._sweep_options import MODES
 from agentload._sweep import SweepOptions, sweep
+from agentload._sweep_directory import claim_directory, make_unused
 from agentload._sweep_measure import measure
 from agentload._sweep_points import Workload
 from agentload._sweep_results import COLUMNS
@@ -158,6 +163,113 @@ def test_a_directory_that_holds_a_sweep_is_refused(tmp_path: Path) -> None:
     sweep(options(tmp_path / "s", targets=(PD,), concurrencies=(1,), contexts_tokens=(2_000,)))
     with pytest.raises(AgentloadError, match="holds a sweep"):
         sweep(options(tmp_path / "s"))
+
+
+def test_of_sweeps_that_want_one_directory_at_once_one_gets_it(tmp_path: Path) -> None:
+    barrier = Barrier(8)
+
+    def claim(number: int) -> bool:
+        barrier.wait()
+        try:
+            claim_directory(tmp_path / "s", b"%d" % number)
+        except AgentloadError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(claim, range(8)))
+    assert sum(won) == 1
+    assert (tmp_path / "s" / "sweep.json").read_bytes() == b"%d" % won.index(True)
+
+
+def test_a_directory_that_another_sweep_takes_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "s"
+    claim_directory(out, b"other")
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    with pytest.raises(AgentloadError, match="holds a sweep"):
+        sweep(options(out, targets=(PD,), concurrencies=(1,), contexts_tokens=(2_000,)))
+    assert [path.name for path in out.iterdir()] == ["sweep.json"]
+    assert (out / "sweep.json").read_bytes() == b"other"
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
+    assert claim_directory(tmp_path, b"{}") == tmp_path
+
+
+def test_sweeps_without_a_name_of_their_own_get_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [make_unused(tmp_path / "20300101-000000").name for _ in range(3)]
+    assert made == ["20300101-000000", "20300101-000000-2", "20300101-000000-3"]
+    monkeypatch.chdir(tmp_path)
+    outs = [claim_directory(None, b"{}") for _ in range(3)]
+    assert len(set(outs)) == 3
+    assert {out.parent for out in outs} == {Path("sweeps")}
+
+
+def test_polars_is_whole_before_a_point_may_be_interrupted(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from agentload import _sweep
+from agentload._sweep_points import Workload
+
+def run_points(*_):
+    assert "polars" in sys.modules
+    raise KeyboardInterrupt
+
+_sweep.run_points = run_points
+options = _sweep.SweepOptions(targets=({PD!r},), concurrencies=(1,), contexts_tokens=(2_000,),
+                              workload=Workload(), out=Path({str(tmp_path / "s")!r}))
+assert _sweep.sweep(options).interrupted
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert json.loads((tmp_path / "s" / "sweep.json").read_bytes())["status"] == "incomplete"
+
+
+def test_workers_end_with_a_parent_that_is_killed() -> None:
+    code = """
+import os, signal
+from agentload._sweep_pool import _pool
+with _pool(2) as pool:
+    for future in [pool.submit(os.getpid) for _ in range(8)]:
+        future.result()
+    print("started", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    # The output ends when the last process that could write to it has ended.
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (-9, b"started\n")
+
+
+def test_contexts_that_nothing_can_serve_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    with pytest.raises(AgentloadError, match=r"^no point can be run: .*; give a shorter --context$"):
+        sweep(options(out, targets=(PD,), contexts_tokens=(1_000_000,)))
+    most = load_deployment(PD).max_context_tokens
+    with pytest.raises(AgentloadError, match=r"^no point can be run: .* --turns plays fewer turns$"):
+        sweep(options(out, targets=(PD,), contexts_tokens=(most - 100,)))
+    assert not out.exists()
+    result = sweep(options(out, targets=(PD,), concurrencies=(1,), contexts_tokens=(2_000, 1_000_000)))
+    assert [row["error"] is None for row in result.rows] == [True, False]
+    assert {row["mode"] for row in result.rows} == {"pd"}
+    assert result.manifest.status == "complete"
+
+
+def test_a_target_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    target = str(a_named_deployment(tmp_path))
+    result = sweep(options(tmp_path / "s", targets=(target,), concurrencies=(1,), contexts_tokens=(2_000,),
+                           slo=parse_slo("ttft=1s")))  # fmt: skip
+    assert [(row["target"], row["error"]) for row in result.rows] == [(f"{tmp_path}/\ufffd.toml", None)]
+    manifest = json.loads((tmp_path / "s" / "sweep.json").read_bytes())
+    assert manifest["deployments"][0]["target"] == manifest["knees"][0]["target"] == result.rows[0]["target"]
+    missing = str(tmp_path / "\udcfe.toml")
+    result = sweep(
+        options(tmp_path / "t", targets=(target, missing), concurrencies=(1,), contexts_tokens=(2_000,))
+    )
+    assert [row["error"] is None for row in result.rows] == [True, False]
 
 
 def test_the_modes_are_those_of_the_specs() -> None:

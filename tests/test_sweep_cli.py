@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from sweep_cases import PD, RUBIN, a_trace
+from sweep_cases import PD, RUBIN, a_named_deployment, a_trace
 
-from agentload._cli import cli
+from agentload._cli import cli, main
 from agentload._cli._sweep_options import context_tokens
 from agentload._sweep_measure import measure
 from agentload._sweep_pool import WorkerDiedError
@@ -111,9 +112,35 @@ def test_points_that_cannot_run_exit_with_1_and_none_with_2(tmp_path: Path) -> N
     assert some.exit_code == 1
     assert "not run: gemma4-31b/none, 2K (2 points)" in some.output
     assert "warning: 2 of 4 points could not be run" in some.output
-    none = run("--target", PD, "--out", str(tmp_path / "b"), *QUICK[:6], "--context", "90M")
+
+
+def test_points_that_end_by_an_error_exit_with_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AgentloadError("no room")
+
+    monkeypatch.setattr("agentload._sweep_measure.build_engine", fail)
+    none = run("--target", PD, "--out", str(tmp_path / "b"), *QUICK)
     assert none.exit_code == 2
-    assert "error: no point could be run: " in none.output
+    assert "error: no point could be run: no room" in none.output
+
+
+def test_a_context_that_nothing_can_serve_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "--target", PD, "--context", "1M", "--out", str(tmp_path / "s")])
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert re.fullmatch(r"error: no point can be run: .*; give a shorter --context\n", shown.err)
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_whose_name_is_not_utf_8_is_shown(tmp_path: Path) -> None:
+    target = str(a_named_deployment(tmp_path))
+    for output in ((), ("--json",)):
+        done = run("--target", target, "--out", str(tmp_path / f"s{len(output)}"), *output, *QUICK)
+        assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize(
@@ -130,6 +157,9 @@ def test_points_that_cannot_run_exit_with_1_and_none_with_2(tmp_path: Path) -> N
         (["--format", "weka"], "--format is of a trace"),
         (["--speed", "2"], "--speed is of a trace"),
         (["--tool-time", "nan"], "is not a number"),
+        (["--seed", str(2**63)], "is not in the range 0<=x<=9223372036854775807"),
+        (["--seed", "-1"], "is not in the range"),
+        (["--out", ""], "names no directory"),
         (["--plot", "x.pdf"], "must end in .svg or .png"),
         (["--plot", "nowhere/x.svg"], "there is no folder nowhere"),
     ],
@@ -137,7 +167,7 @@ def test_points_that_cannot_run_exit_with_1_and_none_with_2(tmp_path: Path) -> N
 def test_bad_usage_is_told(arguments: list[str], told: str, tmp_path: Path) -> None:
     trace = a_trace(tmp_path / "t.jsonl")
     shown = [str(trace) if argument == "TRACE" else argument for argument in arguments]
-    done = run(*shown, "--out", str(tmp_path / "s"))
+    done = run("--out", str(tmp_path / "s"), *shown)
     assert done.exit_code == 2
     assert told in " ".join(done.output.split())
     assert not (tmp_path / "s").exists()

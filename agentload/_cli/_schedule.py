@@ -9,7 +9,7 @@ import click
 
 from agentload._cli._console import echo_json, report_console
 from agentload._cli._schedule_text import ablation_caption, conditions, speeds, stops_paying, title
-from agentload._cli._sweep_options import context_tokens
+from agentload._cli._sweep_options import context_option
 from agentload._cli._values import NumberRange
 
 if TYPE_CHECKING:
@@ -21,13 +21,6 @@ _LINES = ("c2c", "on_chip", "weights", "attention", "head", "host")
 _FIRST_BIT_S = 2e-6  # FIRST_BIT_S of the simulator, which need not be imported for help
 
 
-def _context(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else context_tokens(value)
-    except ValueError as error:
-        raise click.BadParameter(f'"{value}" {error}', context, param) from None
-
-
 @click.command(short_help="Show the static schedule of a decode step on a group of LPUs.")
 @click.argument("model")
 @click.option("--lpus", type=click.IntRange(1), help="LPUs of the tensor-parallel group [the deployment's].")
@@ -36,7 +29,7 @@ def _context(context: click.Context, param: click.Parameter, value: str | None) 
 )
 @click.option(
     "--context",
-    callback=_context,
+    callback=context_option,
     help="Tokens of context of each stream, such as 100K or 8192 [10K].",
 )
 @click.option(

@@ -12,7 +12,7 @@ from agentload._cli._interrupts import like_ctrl_c
 from agentload._cli._sweep_options import (
     MODES,
     SLO_HELP,
-    context_tokens,
+    context_option,
     slo_option,
     take_workload,
     workload_options,
@@ -25,19 +25,14 @@ _DEFAULT_TARGET = "gemma4-31b/pd"
 _DEFAULT_CONTEXT_TOKENS = 100_000
 
 
-def _context(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else context_tokens(value)
-    except ValueError as error:
-        raise click.BadParameter(f'"{value}" {error}') from None
-
-
 @click.command(name="size", short_help="Find the largest concurrency that holds an SLO.")
 @click.option("--target", metavar="NAME|FILE", help=f"A deployment.  [default: {_DEFAULT_TARGET}]")
 @click.option("--model", help="In place of --target: a model, with --mode.")
 @click.option("--mode", type=click.Choice(MODES), help="Its mode.")
 @click.option("--slo", required=True, callback=slo_option, metavar="LIMITS", help=SLO_HELP)
-@click.option("--context", callback=_context, help="First prompt of generated sessions.  [default: 100K]")
+@click.option(
+    "--context", callback=context_option, help="First prompt of generated sessions.  [default: 100K]"
+)
 @workload_options
 @click.option(
     "--max-concurrency",
@@ -60,22 +55,36 @@ def command(as_json: bool, **values: Any) -> None:
       agentload size --target gemma4-31b/pd --slo ttft=500ms,itl=5ms --context 100K
       agentload size --model gemma4-31b --mode rubin --slo session=30min --trace my_trace.jsonl
 
-    Exit code 1: not even one session holds it, or lines of the trace were skipped. 2: it could not be run.
+    Exit code 1: not even one session holds it, lines of the trace were skipped, or it was interrupted (--json
+    has the probes so far). 2: it could not be run.
     """
+    from msgspec import structs
+
     from agentload._cli._replay_options import show_problems
     from agentload._size import size
     from agentload._sweep import checked_trace
+    from agentload_traces import decodable
 
     options = _options(values)
-    report = checked_trace(options.workload)
+    probes: list[Probe] = []
+
+    def made(probe: Probe) -> None:
+        probes.append(probe)
+        if not as_json:
+            _show_probe(probe)
+
     try:
         with like_ctrl_c():
-            sizing = size(options, (lambda probe: None) if as_json else _show_probe)
+            report = checked_trace(options.workload)
+            sizing = size(options, made)
     except KeyboardInterrupt:
+        if as_json:
+            found = {"target": decodable(options.target), "slo": str(options.slo), "largest": None}
+            echo_json({"interrupted": True, **found, "probes": probes})
         click.echo("interrupted: the largest concurrency is not known", err=True)
         sys.exit(1)
     if as_json:
-        echo_json(sizing)
+        echo_json({"interrupted": False, **structs.asdict(sizing)})
     else:
         _show(sizing)
     if report is not None and options.workload.trace is not None:

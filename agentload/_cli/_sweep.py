@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,15 @@ if TYPE_CHECKING:
     from agentload._sweep import SweepOptions, SweepResult
 
 _DEFAULT_MODEL = "gemma4-31b"
+
+
+class _NamedDirectory(click.Path):
+    """Refuses an empty name, which a `Path` takes for the directory at hand."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("names no directory", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command(name="sweep", short_help="Sweep concurrency, context and modes in virtual time.")
@@ -68,7 +76,7 @@ _DEFAULT_MODEL = "gemma4-31b"
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=_NamedDirectory(path_type=Path, file_okay=False),
     help="Directory to write (default: sweeps/TIME).",
 )
 @click.option(
@@ -138,7 +146,7 @@ def _options(values: dict[str, Any]) -> SweepOptions:
         contexts_tokens=() if workload.trace is not None else contexts or (10_000, 100_000),
         workload=workload,
         jobs=jobs or usable_cores(),
-        out=out or Path("sweeps") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        out=out,
         **values,
     )
 

@@ -71,6 +71,14 @@ def context_tokens(text: str) -> int:
     return int(count)
 
 
+def context_option(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback that reads the tokens of one context."""
+    try:
+        return None if value is None else context_tokens(value)
+    except ValueError as error:
+        raise click.BadParameter(f'"{value}" {error}', context, param) from None
+
+
 def slo_option(context: click.Context, param: click.Parameter, value: str | None) -> Slo | None:
     """Callback that reads an SLO."""
     if value is None:

@@ -10,7 +10,8 @@ from typing import Any, get_args
 import msgspec
 
 from agentload_simbackend._faults import Fault, KvLoss, PowerCap, Refuse, Reset, Stall
-from agentload_traces import SpecError, decodable
+from agentload_simbackend._spec_words import words_of
+from agentload_traces import SpecError, decodable, printable
 
 MOST_S = 1e9
 """The latest time of a fault, 31 years: what a run's clock holds, with room to spare."""
@@ -108,9 +109,18 @@ def _parsed(path: Path, shown: str) -> Any:
         raise SpecError(f"{shown}: cannot be read: {reason}") from None
     kind = path.suffix.removeprefix(".").upper()
     try:
-        return tomllib.loads(text) if kind == "TOML" else json.loads(text)
+        return tomllib.loads(text) if kind == "TOML" else json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{shown}: not {kind}: {error}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of which no key stands twice: JSON would take the last without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in an object")
+    return found
 
 
 def _listed(content: Any, shown: str) -> list[Any]:
@@ -134,17 +144,4 @@ def _fault(item: Any, where: str) -> Fault:
     try:
         return msgspec.convert(item, kind)
     except msgspec.ValidationError as error:
-        raise SpecError(f"{where}{_field_first(str(error), kind)}") from None
-
-
-def _field_first(message: str, kind: type[Fault]) -> str:
-    """Turn msgspec's words into `.field: what`."""
-    text, _, place = message.partition(" - at `")
-    field = place.rstrip("`").removeprefix("$")
-    words = text.split("`")
-    if text.startswith("Object missing"):
-        return f".{words[1]}: missing"
-    if text.startswith("Object contains unknown"):
-        known = ", ".join(kind.__struct_fields__)
-        return f".{words[1]}: unknown; {kind.__struct_config__.tag} has {known}"
-    return f"{field}: {text[:1].lower()}{text[1:]}"
+        raise SpecError(f"{where}.{printable(words_of(error, item, kind))}") from None

@@ -149,7 +149,7 @@ def _expected(hint: Any) -> str:
         unit = unit_of(hint) or Unit("...")
         return f'must be {{ value = ..., unit = "{unit.name}", kind = "...", source = "..." }}'
     if get_origin(bare) is Literal:
-        choices = [f'"{choice}"' for choice in get_args(bare)]
+        choices = [f'"{each}"' if isinstance(each, str) else str(each) for each in get_args(bare)]
         return f"must be {choices[0]}" if len(choices) == 1 else f"must be one of {', '.join(choices)}"
     if structs or (get_origin(bare) or bare) is dict:
         return "must be a table"
