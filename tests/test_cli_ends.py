@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,11 @@ def trace(tmp_path: Path) -> Path:
 
 def _interrupt(*args: Any, **values: Any) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _terminate(*args: Any, **values: Any) -> NoReturn:
+    signal.raise_signal(signal.SIGTERM)
+    raise AssertionError("it went on after SIGTERM")
 
 
 def exit_code(*arguments: object) -> int | str | None:
@@ -78,9 +84,11 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize("stop", [_interrupt, _terminate])
 @pytest.mark.parametrize("where", ["VirtualRun", "write_html"])
-def test_ctrl_c_names_the_directory_that_stays(
+def test_ctrl_c_and_sigterm_name_the_directory_that_stays(
     where: str,
+    stop: Callable[..., NoReturn],
     trace: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -88,7 +96,7 @@ def test_ctrl_c_names_the_directory_that_stays(
 ) -> None:
     module = agentload._virtual if where == "VirtualRun" else agentload_analysis
     with monkeypatch.context() as patched:
-        patched.setattr(module, where, _interrupt)
+        patched.setattr(module, where, stop)
         assert exit_code("run", trace, "--out", tmp_path / "run") == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

@@ -6,6 +6,7 @@ import itertools
 
 from engine_driving import drive, finished_by_id, request, roomy
 
+from agentload_simbackend import PromptRun
 from agentload_simbackend._engine import SimEngine
 from agentload_simbackend._setup import Setup
 
@@ -66,3 +67,52 @@ def test_a_prompt_larger_than_the_prefill_memory_goes_alone() -> None:
     for before, after in itertools.pairwise(began):
         assert after - before >= done[0].phases.prefill_ns
     assert all(use.used_bytes <= use.capacity_bytes for use in engine.occupancy())
+
+
+def test_who_arrives_behind_does_not_lengthen_a_prefill_that_is_held_back() -> None:
+    """Its KV comes from the host once, however often it is tried whether there is room."""
+
+    def prefill_ns(behind: int) -> int:
+        setup = narrow_prefill(60_000, 2)
+        prefill = setup.plan.prefill
+        assert prefill is not None
+        prefill = prefill._replace(host_cache_bytes=10 * prefill.cache_bytes, host_bytes_per_ns=100.0)
+        asked = [
+            *((10 * index * S, request(index, 30_000, 10, context=f"{index}")) for index in range(3)),
+            (30 * S, request(9, 10_000, 59_000)),
+            (31 * S, request(10, 30_000, 10)),
+            (32 * S, request(11, 29_000, 10)),
+            (33 * S, request(12, 30_001, 10, context="0")),
+            *((34 * S + index, request(100 + index, 1, 1)) for index in range(behind)),
+        ]
+        engine = SimEngine(setup._replace(plan=setup.plan._replace(prefill=prefill)))
+        done = finished_by_id(drive(engine, asked))[12]
+        assert done.cached_tokens == 29_952
+        return done.phases.prefill_ns
+
+    assert prefill_ns(0) == prefill_ns(1) == prefill_ns(40)
+
+
+def test_a_prompt_that_ends_within_another_takes_its_own_window_only() -> None:
+    setup = roomy("gemma4-31b/pd", tokens=70_000)
+    prefill = setup.plan.prefill
+    assert prefill is not None
+    kv = prefill.kv
+    room = 15_000 * kv.bytes_per_token + 2 * kv.fixed_bytes + kv.transfer_bytes(1, 46)
+    prefill = prefill._replace(cache_bytes=room, host_cache_bytes=0, instances=4)
+    engine = SimEngine(setup._replace(plan=setup.plan._replace(prefill=prefill)))
+    shared = PromptRun("x", 5_000)
+    asked = [(0, request(0, 1_000, 68_000))]  # it takes the replica
+    for index, own in enumerate("yz", start=1):
+        asked.append((index * S, request(index, 10_000, 10, runs=[shared, PromptRun(own, 5_000)])))
+    asked.append((2 * S + 20_000_000, request(3, 46, 10, runs=[PromptRun("x", 46)])))
+    used: list[int] = []
+    drive(engine, asked, stops=[4 * S], at_stop=lambda now_ns: used.append(engine.occupancy()[0].used_bytes))
+    assert 0 < used[0] <= room
+
+
+def test_emissions_that_nobody_has_taken_yet_are_no_step_back_in_time() -> None:
+    engine = SimEngine(roomy("gemma4-31b/pd", tokens=70_000))
+    engine.submit(request(1, 1_000, 10), 0)
+    engine.submit(request(2, 1_000, 10), S)
+    assert {emission.request_id for emission in engine.advance_to_emission(None)} == {1}

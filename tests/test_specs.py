@@ -143,7 +143,11 @@ INTERACTIVE = "[router.allowance.interactive]"
             "chips_per_replica: value is 0 count, must be more than 0",
         ),
         ("value = 128\n", "value = 100.5\n", "chips_per_replica: value is 100.5 count, must be more than 0"),
-        ("value = 128\n", "value = 129\n", "decode takes 258 chips, but 1 x Groq 3 LPX has 256"),
+        (
+            "value = 128\n",
+            "value = 129\n",
+            "decode takes 258 chips (2 x chips_per_replica of 129), but 1 x Groq 3 LPX has 256: decode.racks",
+        ),
         (
             "value = 128\n",
             "value = 40\n",

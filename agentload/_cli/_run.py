@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from agentload._cli._console import echo_json, report_console
+from agentload._cli._interrupts import like_ctrl_c
 from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
 
 DEFAULT_SAMPLE = "weka_trace_0533.json.zst"
@@ -43,8 +44,9 @@ def command(trace: Path | None, as_json: bool, **values: Any) -> None:
     result = replay_with_progress(trace, values)
     page = result.path / "report.html"
     try:
-        summary = summarise(result.path)
-        write_html(result.path, page, summary)
+        with like_ctrl_c():
+            summary = summarise(result.path)
+            write_html(result.path, page, summary)
     except KeyboardInterrupt:
         kept = printable(result.path)
         click.echo(f"interrupted: the run is kept in {kept}, its report is not written", err=True)

@@ -149,8 +149,10 @@ def _check_lpu_side(side: LpuSide, rack: LpuRack, key: str, where: str) -> None:
     there = rack.chips.whole * side.racks.whole
     if takes > there:
         raise SpecError(
-            f"{where}: {key} takes {takes:,} chips, but {side.racks.whole:,} x {printable(rack.name)} "
-            f"{'has' if side.racks.whole == 1 else 'have'} {there:,}"
+            f"{where}: {key} takes {takes:,} chips ({side.replicas.whole:,} x chips_per_replica of "
+            f"{side.chips_per_replica.whole:,}), but {side.racks.whole:,} x {printable(rack.name)} "
+            f"{'has' if side.racks.whole == 1 else 'have'} {there:,}: {key}.racks must be "
+            f"{-(-takes // rack.chips.whole):,}, or the groups smaller"
         )
     largest = max(rack.reach)
     if side.chips_per_replica.whole > largest:

@@ -103,7 +103,8 @@ class SimEngine:
                 self._now_ns = at_ns
                 act(subject, at_ns)
         if out:
-            self._run(out[-1].at_ns)
+            # Emissions of a call before may not have been taken yet.
+            self._run(max(out[-1].at_ns, self._now_ns))
         return self._take_out()
 
     def next_step_ns(self) -> int | None:

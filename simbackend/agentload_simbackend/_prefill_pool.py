@@ -38,7 +38,8 @@ class PrefillPool:
     def _start(self, flight: Flight, now_ns: int) -> int | None:
         tokens, cache = flight.request.input_tokens, self.cache
         hit_tokens, host_bytes, node = cache.hit(flight.runs)
-        flight.host_bytes += host_bytes
+        # A try that has to wait may let go again what it brought back from the host: it counts once.
+        flight.host_bytes = max(flight.host_bytes, host_bytes)
         hit_tokens = min(hit_tokens, tokens - 1)
         new_bytes = self._kv.transfer_bytes(tokens - hit_tokens, tokens)
         cache.reserve(new_bytes)

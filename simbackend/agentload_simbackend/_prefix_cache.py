@@ -3,8 +3,9 @@
 A radix tree of prompt runs with capacity in bytes, in HBM and behind it in host memory. A prompt's branch is
 used as a whole, so the order of last use is kept only for the nodes at which prompts end; the least recently
 used leaf goes first, from HBM to the host and from there for good. What is used again comes back into HBM,
-and whatever leads to it with it: a node in HBM has no parent on the host. What is in use is pinned, and
-stays; other KV that lies in the same memory is reserved, and the cache has the rest.
+and whatever leads to it with it: a node in HBM has no parent on the host. What is in use is pinned: it is not
+in the order, stays, and counts as used when the last request gives it up. Other KV that lies in the same
+memory is reserved, and the cache has the rest.
 
 The simulated HBM may hold hundreds of millions of tokens, and a server's prompts are cut into short runs. So
 that it does not fill the memory of the machine that simulates, the tree is bounded in runs too.
@@ -38,7 +39,6 @@ class PrefixCache:
         self.host_capacity_bytes = host_bytes
         self.reserved_bytes = 0
         self._kv = kv
-        self._pinned = 0
         self.used_bytes = 0
         self.used_host_bytes = 0
         self.used_runs = 0
@@ -50,7 +50,7 @@ class PrefixCache:
         """Lose all that is not in use."""
         while self._host_order:
             self._evict(self._host_order)
-        while self._turn_to_idle():
+        while self._order:
             self._evict(self._order)
 
     @property
@@ -68,9 +68,10 @@ class PrefixCache:
         """Give a node up that `hit` or `insert` has pinned."""
         node.pins -= 1
         if not node.pins:
-            self._pinned -= 1
-            if node.children and node is not self._root:
-                self._account(node)
+            if node is not self._root:
+                self._order[node] = None
+                if node.children:
+                    self._account(node)
             if self.used_bytes + self.reserved_bytes > self.capacity_bytes:
                 self._shrink()
 
@@ -81,18 +82,13 @@ class PrefixCache:
         """
         lone = self._lone(runs)
         if lone is not None:
-            self._order.move_to_end(lone)
-            lone.pins += 1
-            if lone.pins == 1:
-                self._pinned += 1
+            self._pin(lone)
             return min(runs[0][1], lone.tokens), 0, lone
         match = self._walk(runs)
-        node, came_bytes = match.node, 0
-        if node.on_host:
-            if match.runs_in < len(node.runs):
-                node = self._split(node, match.runs_in, match.tokens_in)
-            came_bytes = self._bring_back(node)
-        self._use(node)
+        node = match.node
+        if match.runs_in < len(node.runs):
+            node = self._split(node, match.runs_in, match.tokens_in)
+        came_bytes = self._bring_back(node)
         self._pin(node)
         self._shrink()
         return match.hit_tokens, came_bytes, node
@@ -107,7 +103,6 @@ class PrefixCache:
                 self._account(node)
         else:
             node = self._insert(runs, tokens)
-        self._order.move_to_end(node)
         self._pin(node)
         self._shrink()
         return node
@@ -116,7 +111,7 @@ class PrefixCache:
         """Keep a node in HBM, with its window even if others go on from it."""
         node.pins += 1
         if node.pins == 1:
-            self._pinned += 1
+            self._order.pop(node, None)
             if node.children and node is not self._root:
                 self._account(node)
 
@@ -132,12 +127,11 @@ class PrefixCache:
         match = self._walk(runs)
         node = match.node
         rest = tokens - match.hit_tokens
-        if match.runs_in < len(node.runs) and (rest > 0 or node.on_host):
+        if match.runs_in < len(node.runs):
             node = self._split(node, match.runs_in, match.tokens_in)
         self._bring_back(node)
         if rest > 0:
             node = self._append(node, runs, match.run, match.offset, rest)
-        self._order[node] = None
         return node
 
     def _walk(self, runs: list[PromptRun]) -> Match:
@@ -231,11 +225,6 @@ class PrefixCache:
         self.used_runs += len(node.runs) - node.run_count
         node.run_count = len(node.runs)
 
-    def _use(self, node: Node) -> None:
-        if node is not self._root:
-            self._order[node] = None
-            self._order.move_to_end(node)
-
     def _bring_back(self, node: Node) -> int:
         """Move a node and what leads to it from the host into HBM; return its bytes."""
         moved_bytes = 0
@@ -257,24 +246,14 @@ class PrefixCache:
         """
         while True:
             too_many = self.used_runs > MOST_RUNS
-            if self.used_bytes + self.reserved_bytes > self.capacity_bytes and self._turn_to_idle():
+            if self.used_bytes + self.reserved_bytes > self.capacity_bytes and self._order:
                 self._leave_hbm()
             elif self._host_order and (too_many or self.used_host_bytes > self.host_capacity_bytes):
                 self._evict(self._host_order)
-            elif too_many and self._turn_to_idle():
+            elif too_many and self._order:
                 self._evict(self._order)
             else:
                 return
-
-    def _turn_to_idle(self) -> bool:
-        """Let those in use at the front count as used just now; false if there are no others."""
-        order = self._order
-        for _ in range(min(self._pinned + 1, len(order))):
-            node = next(iter(order))
-            if not node.pins:
-                return True
-            order.move_to_end(node)
-        return False
 
     def _leave_hbm(self) -> None:
         node, _ = self._order.popitem(last=False)
@@ -317,7 +296,7 @@ class PrefixCache:
 
 
 def _put_first(order: OrderedDict[Node, None], node: Node) -> None:
-    """A node that is not in the order becomes the one used least recently."""
-    if node not in order:
+    """A node that is neither in the order nor in use becomes the one used least recently."""
+    if node not in order and not node.pins:
         order[node] = None
         order.move_to_end(node, last=False)

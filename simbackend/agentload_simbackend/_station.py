@@ -18,7 +18,8 @@ _Start = Callable[[Flight, int], int | None]
 class Station:
     """Holds who is served and who waits; the engine calls `serve` at the times that it asks for.
 
-    held_back: the first in the queue waits for something else than a server; `serve` tries again.
+    held_back: the first in the queue waits for something else than a server; its owner calls `serve` when
+        that may be there.
     """
 
     __slots__ = ("_busy", "_servers", "_start", "armed_ns", "event_seq", "held_back", "queue", "wake_ns")
@@ -37,7 +38,8 @@ class Station:
     def enter(self, flight: Flight, now_ns: int) -> None:
         """Serve a flight now, or let it wait its turn."""
         self.queue.push(flight)
-        self.serve(now_ns)
+        if not self.held_back or self.queue[0] is flight:
+            self.serve(now_ns)
 
     def serve(self, now_ns: int) -> None:
         """Start whom a free server can take."""
@@ -59,7 +61,10 @@ class Station:
     def drop(self, flight: Flight, now_ns: int, *, waiting: bool) -> None:
         """Forget a flight that waits or is served; its server takes the next."""
         if waiting:
+            head = self.queue[0]
             self.queue.remove(flight)
+            if self.held_back and head is not flight:
+                return  # nothing has changed for who is first
         elif flight.busy_until_ns > now_ns:
             self._busy.remove(flight.busy_until_ns)
             heapify(self._busy)
