@@ -19,7 +19,19 @@ from agentload._feed import ClosedLoop, OpenLoop
 from agentload._run_manifest import ReplayOptions, new_manifest
 from agentload._virtual import VirtualRun
 from agentload._wall import WallRun
-from agentload_simbackend import Fault, Refuse, Reset, SimServer, load_deployment
+from agentload_simbackend import (
+    ChipsDown,
+    Drain,
+    Fault,
+    KvLoss,
+    LinkDown,
+    PowerCap,
+    Refuse,
+    Reset,
+    SimServer,
+    Stall,
+    load_deployment,
+)
 from agentload_simbackend.testing import FixedStepEngine
 from agentload_traces import RequestRow, RunReader, RunWriter, Session, Turn, write_trace
 
@@ -185,6 +197,43 @@ def test_a_real_server_and_virtual_time_agree(tmp_path: Path) -> None:
     assert 0 < wall["output_tokens"] <= virtual["output_tokens"]
     assert virtual["end_ns"] == 500 * MS <= wall["end_ns"]
     assert tables["wall"]["http_status"].to_list() == [200, None, 200, 503, 200, 200]
+
+
+ONE_OF_EACH: list[Fault] = [
+    ChipsDown(at_s=0.25, chips=100, replica=0),
+    LinkDown(at_s=0.25, for_s=0.4),
+    Drain(at_s=0.25, for_s=0.6, replica=0),
+    PowerCap(at_s=0.25, clock_fraction=0.5),
+    KvLoss(at_s=0.25, store="decode"),
+    Refuse(status=503, share=0.3),
+    Stall(at_s=0.25, for_s=0.4),
+    Reset(at_s=0.25, share=0.5),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ONE_OF_EACH, ids=lambda fault: type(fault).__name__)
+def test_each_fault_has_the_same_end_on_both_clocks(fault: Fault, tmp_path: Path) -> None:
+    """First turns decode from about 0.04 to 0.5 s, so that a late client changes nobody's fate."""
+    faults, trace = tmp_path / "faults.json", tmp_path / "crowd.jsonl"
+    faults.write_bytes(msgspec.json.encode([fault]))
+    crowd = []
+    for name in "abcd":
+        crowd += [
+            turn(name, f"{name}0", 1_500, start_ms=0.0),
+            turn(name, f"{name}1", 40, wait_for=(f"{name}0",)),
+        ]
+    write_trace(trace, crowd)
+    fates = []
+    for clock in ("virtual", "wall"):
+        out = tmp_path / clock
+        done = agentload("replay", trace, "--out", out, "--clock", clock, "--faults", faults, "--seed", 2)
+        table = pl.read_parquet(out / REQUESTS).sort("turn_id")
+        whole = table.filter(pl.col("status") == "ok").select("turn_id", "output_tokens", "steps")
+        fates.append((done.returncode, table["status"].to_list(), whole.rows()))
+    assert fates[0] == fates[1]
+    broken = isinstance(fault, ChipsDown | Refuse | Reset)
+    assert ("failed" in fates[0][1]) == broken == (fates[0][0] == 1)
 
 
 def test_resume_wants_the_same_faults(tmp_path: Path, trace: Path, refusing: Path) -> None:
