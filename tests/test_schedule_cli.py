@@ -277,6 +277,7 @@ def test_a_model_file_is_scheduled_too(capsys: pytest.CaptureFixture[str], tmp_p
         (["gemma-4-31b", "--out", "chart.png"], "chart.png: the name must end in .svg or .html"),
         (["gemma-4-31b", "--out", "none/chart.svg"], "--out none/chart.svg: there is no directory none"),
         (["no-such-model"], "no-such-model"),
+        ([f"{300 * chr(97)}.toml"], "error: no such file: aaa"),
         (["gemma-4-31b", "--arbitrate", "7"], "--arbitrate"),
         (
             ["gemma-4-31b", "--context", "262145"],

@@ -76,9 +76,9 @@ def _memory(scheduled: ScheduledDeployment) -> Iterator[str]:
 
 def _room(scheduled: ScheduledDeployment, need: MemoryNeed) -> str:
     tokens = scheduled.context_tokens
-    stream = need.bytes_per_token * tokens + need.bytes_per_stream
+    stream = need.stream_bytes(tokens)
     streams = need.streams(tokens)
-    if need.chips_for(1) > need.chips:
+    if not need.holds_weights:
         return "it does not hold them with one token of KV"
     if streams is None:
         return "streams take none of it"

@@ -23,7 +23,7 @@ class DraftLink(NamedTuple):
 def drafter_step(
     shape: ModelShape,
     gpus: GpuGroup,
-    drafter: Drafter | None,
+    drafter: Drafter,
     work: LpuWork,
     link: DraftLink,
     *,
@@ -34,9 +34,7 @@ def drafter_step(
 
     T = K x draft + 2 latencies + 2 K x batch x token bytes / bandwidth + GPU step without drafting
     """
-    verify = gpu_step(shape, gpus, batch=batch, tokens=draft_tokens + 1)
-    if drafter is None or not draft_tokens:
-        return verify
     crossing_s = 2 * (link.latency_s + draft_tokens * batch * link.token_bytes / link.bytes_per_s)
     drafts = lpu_drafts(drafter, work, batch, draft_tokens, shape.max_context_tokens)
+    verify = gpu_step(shape, gpus, batch=batch, tokens=draft_tokens + 1)
     return added(drafts, line(crossing_s), verify)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop
-from operator import itemgetter
 
 from agentload_simbackend._api import Emission, Engine, EngineRequest, Rejected
 from agentload_simbackend._deployment import Deployment
@@ -15,10 +14,9 @@ from agentload_simbackend._faulting import Faulting
 from agentload_simbackend._faults import Fault
 from agentload_simbackend._flight import Flight
 from agentload_simbackend._refusals import Refusals
+from agentload_simbackend._runs import run_tokens
 from agentload_simbackend._serving import Serving
 from agentload_simbackend._setup import PoolUse, Setup, setup_of
-
-_run_tokens = itemgetter(1)
 
 
 class SimEngine:
@@ -44,7 +42,7 @@ class SimEngine:
         Raises `ValueError` for one that contradicts itself, or names an unknown content or latency class.
         """
         runs = list(request.prompt_runs)
-        tokens = sum(map(_run_tokens, runs))
+        tokens = sum(map(run_tokens, runs))
         if tokens != request.input_tokens or tokens < 1 or request.output_tokens < 1:
             raise ValueError(
                 f"request {request.request_id}: {request.input_tokens} input tokens in runs of {tokens}, "

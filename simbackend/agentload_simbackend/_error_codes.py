@@ -10,6 +10,7 @@ RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
 SERVICE_UNAVAILABLE = "service_unavailable"
 REPLICA_FAILED = "replica_failed"
 CONNECTION_RESET = "connection_reset"
+LINK_FAILED = "link_failed"
 
 REFUSED: dict[Literal[429, 503], str] = {429: RATE_LIMIT_EXCEEDED, 503: SERVICE_UNAVAILABLE}
 """The code of a refusal by its HTTP status."""

@@ -17,7 +17,7 @@ class Subject(Protocol):
     event_seq: int
 
 
-class Place(Protocol):
+class Waker(Protocol):
     """What wants to be called at `wake_ns`, and is planned for `armed_ns`."""
 
     event_seq: int
@@ -50,16 +50,16 @@ class Events:
         subject.event_seq = sequence = _LAST + next(self._sequence)
         heappush(self.heap, (at_ns, sequence, act, subject))
 
-    def arm(self, place: Place, act: _Act) -> None:
-        """See to it that a place is called when it wants to be; `act` must set its `armed_ns` to `None`."""
-        wake_ns = place.wake_ns
-        if wake_ns == place.armed_ns:
+    def arm(self, waker: Waker, act: _Act) -> None:
+        """See to it that a waker is called when it wants to be; `act` must set its `armed_ns` to `None`."""
+        wake_ns = waker.wake_ns
+        if wake_ns == waker.armed_ns:
             return
-        place.armed_ns = wake_ns
+        waker.armed_ns = wake_ns
         if wake_ns is None:
-            place.event_seq = -1
+            waker.event_seq = -1
         else:
-            self.plan(wake_ns, act, place)
+            self.plan(wake_ns, act, waker)
 
     def next_ns(self) -> int | None:
         """Time of the next event that is not void."""

@@ -63,7 +63,7 @@ def _wrong_time(fault: Fault) -> str | None:
     if isinstance(fault, Stall) and fault.for_s is None:
         return "for_s: missing; a stall must end, say after how many seconds"
     if isinstance(fault, Reset | KvLoss) and fault.for_s is not None:
-        return f"for_s: {_type_of(fault)} {_WITHOUT_END}"
+        return f"for_s: {fault_type(fault)} {_WITHOUT_END}"
     return None
 
 
@@ -84,18 +84,19 @@ def _wrong_place(fault: Fault) -> str | None:
     if fault.replica < 0:
         return f"replica: is {fault.replica}, must be 0 or more (replicas count from 0)"
     if isinstance(fault, Refuse) or (isinstance(fault, KvLoss) and fault.store == "prefix_cache"):
-        return f"replica: {_type_of(fault)} {_WITHOUT_REPLICA}"
+        return f"replica: {fault_type(fault)} {_WITHOUT_REPLICA}"
     return None
 
 
 def faults_sentence(path: str | Path, faults: tuple[Fault, ...]) -> str:
     """The condition that a run with these faults holds under, such as `With the faults of x.toml: ...`."""
-    told = ", ".join(f"{_type_of(fault)} at {fault.at_s:g} s" for fault in faults[:_TOLD])
+    told = ", ".join(f"{fault_type(fault)} at {fault.at_s:g} s" for fault in faults[:_TOLD])
     more = f" and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
     return f"With the faults of {decodable(path)}: {told or 'none'}{more}."
 
 
-def _type_of(fault: Fault) -> str:
+def fault_type(fault: Fault) -> str:
+    """Its `type` in a file, such as `link_down`."""
     return str(fault.__struct_config__.tag)
 
 

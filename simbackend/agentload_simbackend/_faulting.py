@@ -13,8 +13,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from agentload_simbackend._api import EngineRequest
-from agentload_simbackend._error_codes import CONNECTION_RESET, REPLICA_FAILED
-from agentload_simbackend._fault_files import fault_problem
+from agentload_simbackend._error_codes import CONNECTION_RESET, LINK_FAILED, REPLICA_FAILED
+from agentload_simbackend._fault_files import fault_problem, fault_type
 from agentload_simbackend._faults import (
     ChipsDown,
     Fault,
@@ -58,7 +58,7 @@ class Faulting:
 
     def check(self, fault: Fault) -> None:
         """Raise `SpecError` if a fault cannot apply to this deployment."""
-        name = str(fault.__struct_config__.tag)
+        name = fault_type(fault)
         if problem := fault_problem(fault):
             raise SpecError(f"fault {name}: {problem}")
         count = len(self._serving.replicas)
@@ -195,7 +195,7 @@ class Faulting:
         if ends_ns is None:
             for flight in link.flows:
                 message = f"the link into replica {replica.index} is down for good"
-                serving.fail(flight, "link_failed", message, now_ns)
+                serving.fail(flight, LINK_FAILED, message, now_ns)
                 serving.withdraw(flight, now_ns)
 
     def _lose_kv(self, fault: KvLoss, targets: list[Replica], now_ns: int) -> None:

@@ -19,7 +19,7 @@ from agentload_simbackend._gpu_fit import (
     row_key,
     split,
 )
-from agentload_simbackend._gpu_rows import MEASURED, GpuCase, gpu_chip, read_gpu_rows
+from agentload_simbackend._gpu_rows import MEASURED, GpuCase, gpu_parameters, read_gpu_rows
 from agentload_simbackend._gpu_terms import GpuParameters
 from agentload_traces import decodable
 
@@ -137,14 +137,7 @@ def _without_each_model() -> dict[tuple[str, str], GpuParameters]:
 
 
 def _parameters(case: GpuCase) -> GpuParameters:
-    return _parameters_of(case.row.system)
-
-
-def _parameters_of(system: str) -> GpuParameters:
-    chip = gpu_chip(system)
-    parameters = GpuParameters.of(chip) if chip is not None else None
-    assert parameters is not None  # else the row had no prediction
-    return parameters
+    return gpu_parameters(case.row.system)
 
 
 def _left_key(case: GpuCase) -> tuple[str, str]:
@@ -199,5 +192,5 @@ def _systems(found: list[GpuCase], fitted: Split) -> Iterator[GpuSystem]:
             system=system,
             rows=rows[system],
             fitted_rows=fitted_rows[system],
-            parameters=_parameters_of(system)._asdict(),
+            parameters=gpu_parameters(system)._asdict(),
         )

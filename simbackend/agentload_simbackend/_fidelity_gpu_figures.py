@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from agentload_simbackend._fidelity_row import AICONFIGURATOR, FidelityRow, fidelity_row
 from agentload_simbackend._gpu_csv import GpuRow
-from agentload_simbackend._gpu_rows import Prediction, gpu_chip, predict
-from agentload_simbackend._gpu_terms import GpuGroup, GpuModel, GpuParameters
+from agentload_simbackend._gpu_rows import Prediction, gpu_chip, gpu_parameters, predict
+from agentload_simbackend._gpu_terms import GpuGroup, GpuModel
 from agentload_simbackend._load import load_model
 from agentload_simbackend._model import ModelShape
 
@@ -57,13 +57,11 @@ def _deepseek_prefill_s(
 ) -> float:
     chip = gpu_chip(system)
     assert chip is not None
-    parameters = GpuParameters.of(chip)
-    assert parameters is not None
     model = GpuModel(ModelShape(load_model("deepseek-r1")))
     terms = model.terms(GpuGroup.of(chip, gpus, attention_dp, "fp4"), batch=1, context=prompt, prompt=prompt)
     if not reading:
         terms = terms._replace(prefill_weights=0.0)
-    return terms.prefill_s(parameters)
+    return terms.prefill_s(gpu_parameters(system))
 
 
 def _alone(isl: int, tp: int) -> GpuRow:

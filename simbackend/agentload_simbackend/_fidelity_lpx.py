@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from agentload_simbackend._acceptance import Acceptance
 from agentload_simbackend._deployment import Deployment
-from agentload_simbackend._fidelity_row import HOT_CHIPS, LPX_BLOG, PAPER, FidelityRow, fidelity_row
+from agentload_simbackend._fidelity_row import (
+    HOT_CHIPS,
+    LPX_BLOG,
+    PAPER,
+    FidelityKind,
+    FidelityRow,
+    fidelity_row,
+)
 from agentload_simbackend._fit import streams_that_fit
 from agentload_simbackend._load import load_deployment
 from agentload_simbackend._lpu_step import lpu_step
@@ -44,6 +51,10 @@ _CLAIMED_RATIOS = {"drafter": 3.0, "afd": 3.0, "pd": 5.0}
 _SLOWER = (("rubin", "drafter"), ("rubin", "afd"), ("drafter", "pd"), ("afd", "pd"))
 """What the claim orders: its drafter and afd are both about 3 times as fast as Rubin alone."""
 
+_STREAMS: tuple[tuple[str, FidelityKind, float | None, str], ...] = (
+    ("gemma4-31b/pd", "fitted", 0.0, "usable SRAM 0.915"),
+    ("gemma4-31b/pd-1replica", "predicted", None, "one copy of the weights leaves more room"),
+)
 _LONG = 100_000
 _GPUS = 4
 
@@ -131,22 +142,17 @@ def _drawn(
 
 def _streams() -> Iterator[FidelityRow]:
     """Capacity, in streams of 100K in and 1K out."""
-    weak = "a weak target, no primary source"
-    for name, published, kind, note in (
-        ("gemma4-31b/pd", 12.0, "fitted", f"usable SRAM 0.915; {weak}"),
-        ("gemma4-31b/pd-1replica", 12.0, "predicted", f"one copy of the weights leaves more room; {weak}"),
-    ):
-        assert kind in ("fitted", "predicted")
+    for name, kind, tolerance, note in _STREAMS:
         yield fidelity_row(
             f"streams of 100K that fit ({name})",
-            published,
+            12.0,
             streams_that_fit(load_deployment(name), _LONG + AA_OUTPUT),
             "count",
-            "fitted" if kind == "fitted" else "predicted",
-            f"{name}, 100K in, 1K out; {note}",
+            kind,
+            f"{name}, 100K in, 1K out; {note}; a weak target, no primary source",
             "an operator, as reported; not found in print",
             error_kind="count",
-            tolerance=0.0 if kind == "fitted" else None,
+            tolerance=tolerance,
         )
 
 

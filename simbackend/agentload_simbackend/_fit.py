@@ -56,9 +56,18 @@ class MemoryNeed(NamedTuple):
         """What is left for KV."""
         return int(self.chip_bytes * self.chips) - self.weights_bytes - self.drafter_bytes
 
+    @property
+    def holds_weights(self) -> bool:
+        """Whether its chips hold the weights and a stream of one token."""
+        return self.chips_for(1) <= self.chips
+
+    def stream_bytes(self, tokens: int) -> int:
+        """What a stream of so many tokens takes."""
+        return self.bytes_per_token * tokens + self.bytes_per_stream
+
     def streams(self, tokens: int) -> int | None:
         """How many streams of so many tokens fit (`None`: they take nothing here)."""
-        stream = self.bytes_per_token * tokens + self.bytes_per_stream
+        stream = self.stream_bytes(tokens)
         return self.room_bytes // stream if stream else None
 
     def chips_for(self, tokens: int) -> int:
@@ -94,7 +103,7 @@ def streams_that_fit(deployment: Deployment, tokens: int) -> int:
 def check_fit(deployment: Deployment, where: str) -> None:
     """Raise `SpecError` with the arithmetic if a group cannot hold its weights and a stream of one token."""
     for need in memory_needs(deployment):
-        if need.chips_for(1) > need.chips:
+        if not need.holds_weights:
             raise SpecError(f"{where}: {_refusal(need)}")
 
 

@@ -143,8 +143,3 @@ class Timeline:
         """Return the arrivals in order of time."""
         times = step_times(self._epoch, self._join_step, self._steps)
         return list(map(Arrival, times, yields(self._draw, self._tokens)))
-
-
-def no_arrivals() -> list[Arrival]:
-    """The timeline of a request that got no token."""
-    return []

@@ -149,10 +149,7 @@ def predict(row: GpuRow) -> Prediction | NotApplicable:
     case = case_of(row)
     if isinstance(case, NotApplicable):
         return case
-    chip = gpu_chip(row.system)
-    parameters = GpuParameters.of(chip) if chip is not None else None
-    assert parameters is not None  # else `_why_not` had said so
-    ttft_s, tpot_s = case.times(parameters)
+    ttft_s, tpot_s = case.times(gpu_parameters(row.system))
     return Prediction(None if case.queues else ttft_s, tpot_s)
 
 
@@ -163,6 +160,14 @@ def gpu_chip(system: str) -> GpuChip | None:
     if name not in names("chips"):
         return None
     return SpecFiles().read("chip", "chips", name, GpuChip)[0]
+
+
+def gpu_parameters(system: str) -> GpuParameters:
+    """Those in the spec of a system that rows have a prediction for: `_why_not` refuses all others."""
+    chip = gpu_chip(system)
+    parameters = GpuParameters.of(chip) if chip is not None else None
+    assert parameters is not None
+    return parameters
 
 
 def model_name(model_path: str) -> str | None:

@@ -114,7 +114,7 @@ def replica_plan(deployment: Deployment, index: int, chips: int) -> ReplicaPlan 
         return None
     spill = index >= deployment.spec.decode.replicas.whole
     needs = _replica_needs(deployment, chips, spill=spill)
-    if any(need.chips_for(1) > need.chips for need in needs):
+    if not all(need.holds_weights for need in needs):
         return None
     pools = tuple(_pool(need) for need in needs)
     chunked = _chunked(deployment, chips) if deployment.spec.prefill is None else None

@@ -65,8 +65,7 @@ class PrefillPool:
         cache.unpin(node)
         flight.held_node = cache.insert(flight.runs, flight.request.input_tokens)
         flight.event_seq = -1
-        if self.station.held_back:
-            self._on_station(self.station, now_ns)
+        self._serve_held_back(now_ns)
         self._done(flight, now_ns)
 
     def release(self, flight: Flight, now_ns: int) -> None:
@@ -78,6 +77,10 @@ class PrefillPool:
         self._inside -= 1
         self.cache.reserved_bytes -= flight.held_bytes
         self.cache.unpin(node)
+        self._serve_held_back(now_ns)
+
+    def _serve_held_back(self, now_ns: int) -> None:
+        """Memory has got free: try the prefill that waits for some."""
         if self.station.held_back:
             self._on_station(self.station, now_ns)
 

@@ -23,7 +23,7 @@ from agentload_simbackend._runs import equal_runs, tokens_before
 MOST_RUNS = 4_000_000
 """Runs that the tree holds at most. A run takes up to 130 bytes here, so this is half a gigabyte. In blocks
 of 64 tokens it is 256M tokens, 57 % of what nine Rubin instances can hold for Gemma 4 31B. Prompts of one run
-each, as generated sessions have in virtual time, never come near it."""
+or two, as generated sessions have in virtual time, never come near it."""
 
 
 class PrefixCache:
@@ -61,7 +61,7 @@ class PrefixCache:
     def reserve(self, size_bytes: int) -> None:
         """Let other KV have so much of HBM, as far as nothing is in use there."""
         self.reserved_bytes += size_bytes
-        if self.used_bytes + self.reserved_bytes > self.capacity_bytes:
+        if self.over:
             self._shrink()
 
     def unpin(self, node: Node) -> None:
@@ -116,7 +116,7 @@ class PrefixCache:
                 self._account(node)
 
     def _lone(self, runs: list[PromptRun]) -> Node | None:
-        """The node of a one-run prompt whose text stands alone in the tree: what sessions mostly have."""
+        """The node of a one-run prompt whose text stands alone in the tree: a session until it is cut."""
         if len(runs) == 1:
             node = self._root.children.get((runs[0][0], 0))
             if node is not None and len(node.runs) == 1 and not node.children and not node.on_host:

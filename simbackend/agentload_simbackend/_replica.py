@@ -59,16 +59,12 @@ class Replica:
     @property
     def open(self) -> bool:
         """Whether it takes requests."""
-        if not self.faults:
-            return self.up and self.replan_ns is None
         closed = any(isinstance(each.fault, (Drain, LinkDown)) for each in self.faults)
         return self.up and self.replan_ns is None and not closed
 
     @property
     def ever_tokens(self) -> int:
         """The most tokens that a stream may have to be served here now or later, as far as is known."""
-        if not self.faults and self.up and self.replan_ns is None:
-            return self.memory.most_tokens
         closing = (each for each in self.faults if isinstance(each.fault, (Drain, LinkDown)))
         if any(each.ends_ns is None for each in closing):
             return 0

@@ -60,7 +60,6 @@ class Memory:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.queued_tokens = 0
         self.reset(())
 
     def reset(self, pools: Sequence[MemoryPool]) -> None:
@@ -145,7 +144,7 @@ class Residency:
                 memory.expire(now_ns)
         home = self._homes.get(context_id)
         if self._by_work_first:
-            chosen = self._by_work(context_id, tokens, runs, prompt_tokens, memories)
+            chosen = self._by_work(context_id, home, tokens, runs, prompt_tokens, memories)
         elif home is not None and home in memories and self._fits(home, context_id, tokens):
             chosen = home
         else:
@@ -213,13 +212,13 @@ class Residency:
     def _by_work(
         self,
         context_id: str,
+        home: Memory | None,
         tokens: int,
         runs: list[PromptRun],
         prompt_tokens: int,
         memories: Sequence[Memory],
     ) -> Memory | None:
         """The replica that has the fewest tokens to prefill until this prompt is done, then the emptiest."""
-        home = self._homes.get(context_id)
         best, best_work = None, (0, 0.0)
         for memory in memories:
             if not self._fits(memory, context_id, tokens):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
+
 from agentload_simbackend._api import PromptRun
+
+run_tokens: Callable[[PromptRun], int] = itemgetter(1)
+"""Tokens of a run: what `map` sums at C speed."""
 
 
 def equal_runs(a: list[PromptRun], b: list[PromptRun], start_a: int = 0, start_b: int = 0) -> int:
@@ -25,8 +31,8 @@ def equal_runs(a: list[PromptRun], b: list[PromptRun], start_a: int = 0, start_b
 def tokens_before(runs: list[PromptRun], index: int, total: int) -> int:
     """Tokens of the first `index` runs of `runs`, which have `total`; sums the shorter side."""
     if 2 * index <= len(runs):
-        return sum(run[1] for run in runs[:index])
-    return total - sum(run[1] for run in runs[index:])
+        return sum(map(run_tokens, runs[:index]))
+    return total - sum(map(run_tokens, runs[index:]))
 
 
 def shared_tokens(a: list[PromptRun], a_total: int, b: list[PromptRun]) -> int:

@@ -17,7 +17,7 @@ from agentload_simbackend._schedule import StepSchedule
 from agentload_simbackend._schedule_fitted import OperationTime, operation_time
 from agentload_simbackend._schedule_group import Group, group_of
 from agentload_simbackend._schedule_input import AS_IT_IS, FIRST_BIT_S, ScheduleOptions
-from agentload_simbackend._spec_files import parse
+from agentload_simbackend._spec_files import is_decoder_file
 from agentload_simbackend._specs import LpuChip, LpuRack, LpuSide
 from agentload_simbackend._step_time import crossing_of, lpu_work
 from agentload_traces import SpecError
@@ -53,7 +53,7 @@ def deployment_to_schedule(name: str) -> Deployment:
     Raises `SpecError`, also where no LPUs decode.
     """
     written = f"{name}/pd" in list_deployments()
-    if written or name in list_models() or (name.endswith(".toml") and _is_model(Path(name))):
+    if written or name in list_models() or (name.endswith(".toml") and is_decoder_file(Path(name))):
         name = f"{name}/pd"
     deployment = load_deployment(name)
     if not isinstance(deployment.spec.decode, LpuSide):
@@ -62,10 +62,6 @@ def deployment_to_schedule(name: str) -> Deployment:
             "schedule; name a model, or a deployment in mode lpx, pd or afd"
         )
     return deployment
-
-
-def _is_model(path: Path) -> bool:
-    return path.is_file() and parse(path).get("type") == "decoder"
 
 
 class ScheduledDeployment:
@@ -255,7 +251,7 @@ class ScheduledDeployment:
         ]
 
     def _holds_weights(self, lpus: int) -> bool:
-        return all(need.chips_for(1) <= need.chips for need in self.memory(lpus))
+        return all(need.holds_weights for need in self.memory(lpus))
 
     def _work_on(self, lpus: int) -> LpuWork:
         """A group of so many LPUs that was built so, not one that has lost some."""

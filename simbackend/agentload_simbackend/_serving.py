@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agentload_simbackend._api import Emission, Failed, Finished, FirstToken
+from agentload_simbackend._api import Arrival, ArrivalsFunction, Emission, Failed, Finished, FirstToken
 from agentload_simbackend._batch import Batch
 from agentload_simbackend._error_codes import REPLICA_FAILED
 from agentload_simbackend._events import Events
-from agentload_simbackend._flight import Flight, Stage, Timeline, no_arrivals
+from agentload_simbackend._flight import Flight, Stage, Timeline
 from agentload_simbackend._prefill_pool import PrefillPool
 from agentload_simbackend._replica import Replica
 from agentload_simbackend._residency import Place, Residency, Resident
@@ -115,7 +115,8 @@ class Serving:
         """Say that a fault has ended a request; the caller sees to what it holds."""
         request, replica = flight.request, None if flight.replica < 0 else self.replicas[flight.replica]
         steps = 0 if replica is None else replica.batch.steps_of(flight, now_ns)
-        tokens, arrivals = 0, no_arrivals
+        tokens = 0
+        arrivals: ArrivalsFunction = list[Arrival]
         if steps and flight.epoch is not None:
             tokens = flight.token_totals()[steps - 1]
             arrivals = Timeline(flight.epoch, flight.join_step, flight.draw, request.output_tokens, steps)

@@ -121,6 +121,11 @@ def is_decoder(content: dict[str, Any]) -> bool:
     return content.get("type") == "decoder"
 
 
+def is_decoder_file(path: Path) -> bool:
+    """Whether there is a file, and it is a model's. Raises `SpecError` if it is not TOML."""
+    return _is(path, Path.is_file) and is_decoder(parse(path))
+
+
 def without_mode(model: str) -> str:
     """What to say of a model (its name, or its path) that stands where a deployment must."""
     return f"is a model, not a deployment: write {model}/MODE, with MODE one of {', '.join(MODES)}"

@@ -167,8 +167,7 @@ def _why(need: MemoryNeed, tokens: int) -> str:
     parts = [f"{need.weights_bytes / 1e9:,.1f} GB of weights"] if need.weights_bytes else []
     if need.drafter_bytes:
         parts.append(f"{need.drafter_bytes / 1e9:,.2f} GB of drafter")
-    stream = need.bytes_per_token * tokens + need.bytes_per_stream
-    if stream:
+    if stream := need.stream_bytes(tokens):
         parts.append(f"{stream / 1e9:,.2f} GB of a stream of {tokens:,} tokens")
     needed = f"{need.chips_for(tokens):,} of {need.chip_bytes / 1e9:.4g} GB usable"
     return f"holds {', '.join(parts)}: that needs {needed}"
