@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from agentload._compaction import RESTART_PERCENT, SYSTEM_PERCENT, Compactor
 from agentload._messages import asked_tokens
 from agentload_simbackend import Deployment
-from agentload_traces import Session, TraceReader, Turn
+from agentload_traces import Session, TraceReader, Turn, counted
 
 OverflowPolicy = Literal["refuse", "cut", "compact"]
 """What to do with turns that do not fit.
@@ -179,8 +179,3 @@ def _compacted(sessions: Iterable[Session], compactor: Compactor) -> Iterator[Se
 
 def _tokens(turn: Turn) -> int:
     return turn.input_tokens + asked_tokens(turn)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

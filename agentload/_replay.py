@@ -14,6 +14,7 @@ import msgspec.structs
 from agentload._endpoint import Endpoint, Served, probe_endpoint, simulator_process
 from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
 from agentload._player import Pace
+from agentload._replay_result import CountingSink, ReplayResult
 from agentload._run_manifest import ReplayOptions, check_same_run, new_manifest, utc_now
 from agentload._run_setup import (
     RunSetup,
@@ -27,43 +28,13 @@ from agentload._trace_sessions import first_and_rest
 from agentload_simbackend import Deployment, build_engine, load_deployment
 from agentload_traces import (
     AgentloadError,
-    ImportReport,
     Manifest,
-    RequestRow,
     RunReader,
     RunWriter,
     Session,
-    ToolCallRow,
     TraceReader,
     open_trace,
 )
-
-
-class ReplayResult(msgspec.Struct):
-    """What a run holds. interrupted: it was stopped by Ctrl-C and can be resumed.
-
-    turns, failed, skipped: rows of the whole run, those from before a resume included.
-    first_error, first_skip: why the first of those failed or was not sent.
-    """
-
-    path: Path
-    trace: ImportReport
-    turns: int = 0
-    failed: int = 0
-    skipped: int = 0
-    first_error: str | None = None
-    first_skip: str | None = None
-    interrupted: bool = False
-
-    def count(self, status: str, error: str | None = None) -> None:
-        """Count a row."""
-        self.turns += 1
-        if status == "failed":
-            self.failed += 1
-            self.first_error = self.first_error or error
-        elif status == "skipped":
-            self.skipped += 1
-            self.first_skip = self.first_skip or error
 
 
 def is_url(target: str) -> bool:
@@ -77,20 +48,6 @@ def is_url(target: str) -> bool:
     if colon and port.split("/")[0].isdigit() and not Path(target).exists():
         raise AgentloadError(f"{target}: an endpoint needs its scheme, such as http://{host}:{port}")
     return False
-
-
-class _CountingSink:
-    """Hands rows on to the run directory and counts what became of them."""
-
-    def __init__(self, writer: RunWriter, result: ReplayResult) -> None:
-        self._add_request = writer.add_request
-        self._count = result.count
-        self.add_tool_call: Callable[[ToolCallRow], None] = writer.add_tool_call
-        self.tick: Callable[[int], None] = writer.tick
-
-    def add_request(self, row: RequestRow) -> None:
-        self._add_request(row)
-        self._count(row.status, row.error)
 
 
 def replay(
@@ -140,7 +97,7 @@ def _replay_virtual(
         VirtualRun(
             engine,
             _feed(options, _counted(sessions, options, writer.manifest)),
-            _CountingSink(writer, result),
+            CountingSink(writer, result),
             pace=_pace(options),
             max_turns=options.max_turns,
             tools=ToolPool(setup.tool_slots),
@@ -185,7 +142,7 @@ def _replay_wall(
             run = WallRun(
                 endpoint.base_url,
                 _feed(options, left, clock_start_ns),
-                _CountingSink(writer, result),
+                CountingSink(writer, result),
                 seed=options.seed,
                 model=endpoint.model,
                 headers={**endpoint.headers, **class_headers(options)},

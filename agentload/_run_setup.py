@@ -18,7 +18,7 @@ from agentload_simbackend import (
     faults_sentence,
     load_faults,
 )
-from agentload_traces import AgentloadError, Session, SpecError, TraceReader, Turn, decodable
+from agentload_traces import AgentloadError, Session, SpecError, TraceReader, Turn, counted, decodable
 
 
 class RunSetup(NamedTuple):
@@ -144,7 +144,7 @@ def _conditions(options: ReplayOptions, slots: int | None, deployment: Deploymen
     if options.latency_class is not None:
         sentences.append(f"All requests are of the latency class {options.latency_class}.")
     if slots is not None:
-        sentences.append(f"Tools run in {slots:,} {'slot' if slots == 1 else 'slots'}; further calls wait.")
+        sentences.append(f"Tools run in {counted(slots, 'slot')}; further calls wait.")
     return sentences
 
 

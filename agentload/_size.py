@@ -150,6 +150,4 @@ def _probe(options: SizeOptions, concurrency: int, places: int) -> Probe:
     )
     if row["error"] is not None:
         raise AgentloadError(row["error"])
-    broken = slo.broken_by(row)
-    row["holds"], row["broken"] = not broken, "; ".join(broken) or None
-    return Probe(concurrency, places, broken, slo.values_in(row), slo.is_close(row), row)
+    return Probe(concurrency, places, slo.judge(row), slo.values_in(row), slo.is_close(row), row)

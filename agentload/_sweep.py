@@ -12,14 +12,15 @@ from typing import Any, Literal
 import msgspec
 
 from agentload._run_manifest import file_sha256, utc_now
-from agentload._sweep_directory import MANIFEST_FILE, TABLE_FILE, claim_directory, replace_file
+from agentload._sweep_directory import MANIFEST_FILE, TABLE_FILE, claim_directory
+from agentload._sweep_knees import Knee, knees_of
 from agentload._sweep_points import SweepPoint, Workload, grid
 from agentload._sweep_pool import WorkerDiedError, run_points
-from agentload._sweep_results import COLUMNS, HOW_COUNTED, Row, failed_row, table
-from agentload._sweep_slo import Slo, knee
+from agentload._sweep_results import COLUMNS, HOW_COUNTED, Row, point_row, table
+from agentload._sweep_slo import Slo
 from agentload._trace_sessions import no_turn
 from agentload_simbackend import load_deployment
-from agentload_traces import AgentloadError, ImportReport, decodable, open_trace
+from agentload_traces import AgentloadError, ImportReport, decodable, open_trace, write_whole
 
 _HEADLINE = {
     "name": "published at concurrency 1: 3,431 tokens/s",
@@ -65,24 +66,6 @@ class SweptDeployment(msgspec.Struct, kw_only=True):
     racks: dict[str, int] = {}
     headline: str | None = None
     conditions: tuple[str, ...] = ()
-
-
-class Knee(msgspec.Struct, kw_only=True):
-    """Up to which concurrency a deployment holds the SLO, with all smaller ones that were planned.
-
-    concurrency: 0 if the smallest does not hold; `None` if a point is missing before one breaks. missing:
-    points of these. next_concurrency: the next that was planned. at, above: the values that are judged, with
-    their standard errors, at both. close: a limit is within two standard errors of one of them.
-    """
-
-    target: str
-    context_tokens: int | None
-    concurrency: int | None
-    missing: int
-    next_concurrency: int | None = None
-    at: list[str] = []
-    above: list[str] = []
-    close: bool = False
 
 
 class SweepManifest(msgspec.Struct, kw_only=True):
@@ -149,9 +132,7 @@ def sweep(options: SweepOptions, progress: Callable[[], None] = lambda: None) ->
     try:
         for place, (point, why) in enumerate(zip(points, reasons, strict=True)):
             if why is not None:
-                context, concurrency = point.context_tokens, point.concurrency
-                row = failed_row(point.target, by_target[point.target].mode, context, concurrency, why)
-                writer.add(place, row)
+                writer.add(place, point_row(point, by_target[point.target].mode, why))
         waiting = [place for place, why in enumerate(reasons) if why is None]
 
         def done(index: int, row: Row) -> None:
@@ -259,8 +240,7 @@ class _Writer:
     def add(self, place: int, row: Row) -> None:
         """Take a finished row and write all."""
         if self._slo is not None:
-            broken = self._slo.broken_by(row)
-            row["holds"], row["broken"] = not broken, "; ".join(broken) or None
+            self._slo.judge(row)
         self._by_place[place] = row
         self._write()
 
@@ -272,40 +252,15 @@ class _Writer:
         manifest.ended_at = utc_now()
         if self._slo is not None:
             rows = [self._by_place.get(place) for place in range(len(self.points))]
-            manifest.knees = _knees(self.points, rows, self._slo)
+            manifest.knees = knees_of(self.points, rows, self._slo)
         self._write()
 
     def _write(self) -> None:
         self.manifest.points_done = len(self._by_place)
         buffer = io.BytesIO()
         table(self.rows).write_parquet(buffer)
-        replace_file(self.out / TABLE_FILE, buffer.getvalue())
-        replace_file(self.out / MANIFEST_FILE, self._manifest_content())
+        write_whole(self.out / TABLE_FILE, buffer.getvalue())
+        write_whole(self.out / MANIFEST_FILE, self._manifest_content())
 
     def _manifest_content(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self.manifest), indent=2)
-
-
-def _knees(points: list[SweepPoint], rows: list[Row | None], slo: Slo) -> list[Knee]:
-    """rows: of each point, `None` if it is missing."""
-    series: dict[tuple[str, int | None], dict[int, Row | None]] = {}
-    for point, row in zip(points, rows, strict=True):
-        series.setdefault((point.target, point.context_tokens), {})[point.concurrency] = row
-    return [
-        _knee(target, context, by_concurrency, slo) for (target, context), by_concurrency in series.items()
-    ]
-
-
-def _knee(target: str, context: int | None, rows: dict[int, Row | None], slo: Slo) -> Knee:
-    missing = sum(row is None for row in rows.values())
-    most = knee([(each, None if row is None else row["holds"]) for each, row in rows.items()])
-    found = Knee(target=decodable(target), context_tokens=context, concurrency=most, missing=missing)
-    if most is None:
-        return found
-    found.next_concurrency = min((concurrency for concurrency in rows if concurrency > most), default=None)
-    for concurrency, values in ((most, found.at), (found.next_concurrency, found.above)):
-        row = rows.get(concurrency or 0)
-        if row is not None and row["error"] is None:
-            values += slo.values_in(row)
-            found.close |= slo.is_close(row)
-    return found

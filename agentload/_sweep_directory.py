@@ -1,13 +1,12 @@
-"""The directory of a sweep, which no two sweeps share, and what is written there."""
+"""The directory of a sweep, which no two sweeps share."""
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from agentload_traces import AgentloadError, printable, replacing_file
+from agentload_traces import AgentloadError, cannot_write, printable
 
 TABLE_FILE = "sweep.parquet"
 MANIFEST_FILE = "sweep.json"
@@ -27,7 +26,7 @@ def claim_directory(out: Path | None, manifest: bytes) -> Path:
         else:
             path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AgentloadError(f"{printable(path)}: cannot be made: {_reason(error)}") from None
+        raise AgentloadError(f"{printable(path)}: cannot be made: {error.strerror or error}") from None
     if (path / TABLE_FILE).exists():
         raise _holds_a_sweep(path)
     try:
@@ -37,9 +36,7 @@ def claim_directory(out: Path | None, manifest: bytes) -> Path:
     except FileExistsError:
         raise _holds_a_sweep(path) from None
     except OSError as error:
-        raise AgentloadError(
-            f"{printable(path / MANIFEST_FILE)}: cannot be written: {_reason(error)}"
-        ) from None
+        raise cannot_write(path / MANIFEST_FILE, error) from None
     return path
 
 
@@ -56,18 +53,5 @@ def make_unused(path: Path) -> Path:
     raise AssertionError("there is always a next number")
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file by rename; raises `AgentloadError`."""
-    try:
-        with replacing_file(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise AgentloadError(f"{printable(path)}: cannot be written: {_reason(error)}") from None
-
-
 def _holds_a_sweep(path: Path) -> AgentloadError:
     return AgentloadError(f"{printable(path)}: holds a sweep; give another --out")
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or os.strerror(error.errno or 0)

@@ -12,7 +12,7 @@ from agentload._context_limit import Overflow, context_limit
 from agentload._player import Pace
 from agentload._sweep_gaps import Gaps
 from agentload._sweep_points import SweepPoint
-from agentload._sweep_results import SCATTERED, Row, failed_row
+from agentload._sweep_results import SCATTERED, Row, point_row
 from agentload._sweep_workload import feed_of, kinds_of_session, sessions_of
 from agentload._tool_pool import ToolPool
 from agentload._virtual import VirtualRun
@@ -103,10 +103,10 @@ def measure(point: SweepPoint) -> Row:
             run.run()
     except AgentloadError as error:
         mode = deployment.mode if deployment is not None else None
-        return failed_row(point.target, mode, point.context_tokens, point.concurrency, str(error))
+        return point_row(point, mode, str(error))
     racks = sum(count for _, count in deployment.racks)
-    row = failed_row(point.target, deployment.mode, point.context_tokens, point.concurrency, "")
-    row.update(error=None, racks=racks, **_numbers(sink, racks, point.concurrency))
+    row = point_row(point, deployment.mode)
+    row.update(racks=racks, **_numbers(sink, racks, point.concurrency))
     return row
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from agentload._sweep_points import SweepPoint
 from agentload_traces import decodable
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ HOW_COUNTED = (
 )
 
 
-def failed_row(target: str, mode: str | None, context_tokens: int | None, concurrency: int, why: str) -> Row:
-    """The row of a point that could not be run."""
+def point_row(point: SweepPoint, mode: str | None, error: str | None = None) -> Row:
+    """The row of a point of which no number is known; `error`: why it could not be run."""
     row: Row = dict.fromkeys(COLUMNS)
-    row.update(mode=mode, context_tokens=context_tokens, concurrency=concurrency)
+    row.update(mode=mode, context_tokens=point.context_tokens, concurrency=point.concurrency)
     # A path may be a target, and stand in a reason.
-    row.update(target=decodable(target), error=decodable(why))
+    row.update(target=decodable(point.target), error=None if error is None else decodable(error))
     return row
 
 

@@ -15,7 +15,7 @@ The first four are upper limits, `speed` (output tokens/s per user) is a lower o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -58,18 +58,18 @@ class Objective(NamedTuple):
         """How a row of a sweep's results breaks the objective; `None` if it holds."""
         judged = self._judged(row)
         if judged.value is None:
-            return f"{self.metric} {judged.statistic}: no value"
+            return judged.text
         if self.metric == "speed":
             broken, sign = judged.value < self.limit, "<"
         else:
-            broken, sign = judged.value * _UNITS_NS[judged.unit] > self.limit, ">"
+            broken, sign = judged.value * judged.unit_size > self.limit, ">"
         return f"{judged.text} {sign} {self.limit_text}{judged.remark}" if broken else None
 
     def value_in(self, row: Mapping[str, Any]) -> str:
         """The value that a row is judged by, with its standard error: "ttft p99 412 ms ± 9"."""
         judged = self._judged(row)
         if judged.value is None:
-            return f"{self.metric} {judged.statistic}: no value"
+            return judged.text
         error = "" if judged.standard_error is None else f" ± {judged.standard_error:,.2g}"
         return f"{judged.text}{error}{judged.remark}"
 
@@ -78,8 +78,8 @@ class Objective(NamedTuple):
         judged = self._judged(row)
         if judged.value is None or judged.standard_error is None:
             return False
-        unit = 1 if self.metric == "speed" else _UNITS_NS[judged.unit]
-        return abs(judged.value * unit - self.limit) < 2 * judged.standard_error * unit
+        unit_size = judged.unit_size
+        return abs(judged.value * unit_size - self.limit) < 2 * judged.standard_error * unit_size
 
     def _judged(self, row: Mapping[str, Any]) -> _Judged:
         """The value of a row that counts: of a percentile that its count cannot carry the worst."""
@@ -93,18 +93,20 @@ class Objective(NamedTuple):
         unit = {"session": "s", "speed": "tok/s"}.get(self.metric, "ms")
         column = f"{self.metric}_{statistic}_{'tokens_per_s' if self.metric == 'speed' else unit}"
         value = row[column]
-        shown = "" if value is None else f"{value:,.0f}" if self.metric == "speed" else f"{value:,.4g}"
-        text = f"{self.metric} {statistic} {shown} {unit}"
-        return _Judged(statistic, value, row.get(f"{column}_se"), unit, text, remark)
+        if value is None:
+            text = f"{self.metric} {statistic}: no value"
+        else:
+            shown = f"{value:,.0f}" if self.metric == "speed" else f"{value:,.4g}"
+            text = f"{self.metric} {statistic} {shown} {unit}"
+        return _Judged(value, row.get(f"{column}_se"), _UNITS_NS.get(unit, 1), text, remark)
 
 
 class _Judged(NamedTuple):
-    """value and standard_error are in `unit`, and `None` if there is none."""
+    """value, standard_error: `None` if there is none; times `unit_size` they are in the unit of the limit."""
 
-    statistic: str
     value: float | None
     standard_error: float | None
-    unit: str
+    unit_size: int
     text: str
     remark: str
 
@@ -127,6 +129,12 @@ class Slo(NamedTuple):
         unanswered = row["failed"] + row["skipped"]
         first = [f"{unanswered} of {row['turns']} turns not answered"] if unanswered else []
         return first + [how for objective in self.objectives if (how := objective.broken_by(row))]
+
+    def judge(self, row: MutableMapping[str, Any]) -> list[str]:
+        """As `broken_by`, and write it into the row's `holds` and `broken`."""
+        broken = self.broken_by(row)
+        row["holds"], row["broken"] = not broken, "; ".join(broken) or None
+        return broken
 
     def values_in(self, row: Mapping[str, Any]) -> list[str]:
         """The values that a row of a sweep's results is judged by, with their standard errors."""
@@ -177,19 +185,3 @@ def _parse(text: str) -> Objective:
         whole = "tokens/s" if metric == "speed" else "nanoseconds"
         raise AgentloadError(f'--slo: "{shown}": a limit is a whole number of {whole}, from 1 to 10^18')
     return Objective(metric, statistic, int(limit))
-
-
-def knee(rows: list[tuple[int, bool | None]]) -> int | None:
-    """The largest concurrency that holds, with all smaller ones; 0 if the smallest does not.
-
-    rows: (concurrency, whether it holds; `None`: not known), in any order. `None` if it is not known: a point
-    is missing before one breaks.
-    """
-    largest = 0
-    for concurrency, holds in sorted(rows):
-        if holds is None:
-            return None
-        if not holds:
-            break
-        largest = concurrency
-    return largest

@@ -64,6 +64,42 @@ def sliding(query_heads: int, kv_heads: int, head_dim: int, window: int) -> Slid
     )
 
 
+def latent(heads: int, *sizes: int) -> LatentAttention:
+    """sizes: ranks of queries and keys, then the dimensions with, without position, and of values."""
+    query_rank, kv_rank, rope_dim, nope_dim, value_dim = map(number, sizes)
+    return LatentAttention(
+        query_heads=number(heads),
+        query_rank=query_rank,
+        kv_rank=kv_rank,
+        rope_dim=rope_dim,
+        nope_dim=nope_dim,
+        value_dim=value_dim,
+    )
+
+
+def state_space(heads: int, head_dim: int, state: int, groups: int, state_bytes: int) -> StateSpace:
+    return StateSpace(
+        heads=number(heads),
+        head_dim=number(head_dim),
+        state=number(state),
+        groups=number(groups),
+        state_bytes=number(state_bytes),
+    )
+
+
+def experts(
+    count: int, active: int, inner: int, shared_inner: int, *, latent: int = 0, matrices: int = 3
+) -> ExpertFfn:
+    return ExpertFfn(
+        experts=number(count),
+        active_experts=number(active),
+        inner=number(inner),
+        shared_inner=number(shared_inner),
+        latent=number(latent),
+        matrices=number(matrices),
+    )
+
+
 def dense(inner: int, matrices: int = 3) -> DenseFfn:
     return DenseFfn(inner=number(inner), matrices=number(matrices))
 
@@ -174,45 +210,21 @@ _mixers = st.one_of(
     st.none(),
     st.builds(full, _heads, _heads, _sizes),
     st.builds(sliding, _heads, _heads, _sizes, st.integers(1, 5_000)),
-    st.builds(
-        lambda heads, *sizes: LatentAttention(
-            query_heads=number(heads),
-            query_rank=number(sizes[0]),
-            kv_rank=number(sizes[1]),
-            rope_dim=number(sizes[2]),
-            nope_dim=number(sizes[3]),
-            value_dim=number(sizes[4]),
-        ),
-        _heads,
-        *[_sizes] * 5,
-    ),
-    st.builds(
-        lambda heads, dim, state, groups, size: StateSpace(
-            heads=number(heads),
-            head_dim=number(dim),
-            state=number(state),
-            groups=number(groups),
-            state_bytes=number(size),
-        ),
-        _heads,
-        _sizes,
-        _sizes,
-        st.integers(1, 8),
-        st.sampled_from([2, 4]),
-    ),
+    st.builds(latent, _heads, *[_sizes] * 5),
+    st.builds(state_space, _heads, _sizes, _sizes, st.integers(1, 8), st.sampled_from([2, 4])),
 )
 
 
 @st.composite
 def _experts(draw: st.DrawFn) -> ExpertFfn:
-    experts = draw(st.integers(1, 512))
-    return ExpertFfn(
-        experts=number(experts),
-        active_experts=number(draw(st.integers(1, min(experts, 32)))),
-        inner=number(draw(st.integers(1, 8_000))),
-        shared_inner=number(draw(st.sampled_from([0, 700, 5_376]))),
-        latent=number(draw(st.sampled_from([0, 1_024]))),
-        matrices=number(draw(st.sampled_from([2, 3]))),
+    count = draw(st.integers(1, 512))
+    return experts(
+        count,
+        draw(st.integers(1, min(count, 32))),
+        draw(st.integers(1, 8_000)),
+        draw(st.sampled_from([0, 700, 5_376])),
+        latent=draw(st.sampled_from([0, 1_024])),
+        matrices=draw(st.sampled_from([2, 3])),
     )
 
 

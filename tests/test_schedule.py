@@ -12,15 +12,17 @@ from schedule_cases import (
     chip,
     decoder,
     dense,
+    experts,
     full,
     gemma,
     group,
+    latent,
     layers,
     number,
+    state_space,
 )
 
 from agentload_simbackend import load_model
-from agentload_simbackend._model_specs import ExpertFfn, LatentAttention, StateSpace
 from agentload_simbackend._schedule_group import group_of
 from agentload_simbackend._schedule_input import FIRST_BIT_S, ScheduleOptions
 from agentload_simbackend._specs import LpuRack, LpuSide
@@ -28,25 +30,9 @@ from agentload_traces import SpecError
 
 US = 1e-6
 
-LATENT = LatentAttention(
-    query_heads=number(128),
-    query_rank=number(1536),
-    kv_rank=number(512),
-    rope_dim=number(64),
-    nope_dim=number(128),
-    value_dim=number(128),
-)
-STATE = StateSpace(
-    heads=number(128), head_dim=number(64), state=number(128), groups=number(8), state_bytes=number(4)
-)
-EXPERTS = ExpertFfn(
-    experts=number(512),
-    active_experts=number(22),
-    inner=number(2_688),
-    shared_inner=number(5_376),
-    latent=number(1_024),
-    matrices=number(2),
-)
+LATENT = latent(128, 1536, 512, 64, 128, 128)
+STATE = state_space(128, 64, 128, 8, 4)
+EXPERTS = experts(512, 22, 2_688, 5_376, latent=1_024, matrices=2)
 
 
 def whole_s(step: Step, drafts: int = 7) -> float:
@@ -162,15 +148,7 @@ def test_a_state_is_read_and_written_in_each_step() -> None:
 
 
 def test_experts_are_read_as_far_as_tokens_touch_them() -> None:
-    experts = ExpertFfn(
-        experts=number(128),
-        active_experts=number(4),
-        inner=number(2_880),
-        shared_inner=number(0),
-        latent=number(0),
-        matrices=number(3),
-    )
-    step = gemma()._replace(model=decoder(2_880, layers(36, None, experts), vocabulary=1))
+    step = gemma()._replace(model=decoder(2_880, layers(36, None, experts(128, 4, 2_880, 0)), vocabulary=1))
     step = step.on_chip(sram_bandwidth=1e10, fp8_flops=1e18)
     expert_bytes, router_bytes = 3 * 2_880 * 2_880, 2_880 * 128
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentload._sweep_slo import Objective, Slo, knee, parse_slo
+from agentload._sweep_knees import knee
+from agentload._sweep_slo import Objective, Slo, parse_slo
 from agentload_traces import AgentloadError
 
 MS, S = 10**6, 10**9

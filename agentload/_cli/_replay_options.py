@@ -13,11 +13,11 @@ import click
 from click.core import ParameterSource
 
 from agentload._cli._interrupts import like_ctrl_c
-from agentload._cli._values import SEED, NumberRange, named_file
+from agentload._cli._values import SEED, NamedPath, NumberRange
 from agentload_traces import printable
 
 if TYPE_CHECKING:
-    from agentload._replay import ReplayResult
+    from agentload._replay_result import ReplayResult
     from agentload._run_manifest import ReplayOptions
     from agentload_traces import ImportReport
 
@@ -57,8 +57,7 @@ _OPTIONS = [
     ),
     click.option(
         "--faults",
-        type=click.Path(path_type=Path),
-        callback=named_file,
+        type=NamedPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="What befalls a deployment during the run: chips down, drains, stalls, 503s (TOML or JSON, see"
         " the simulator's README).",

@@ -250,14 +250,10 @@ def _content(scheduled: ScheduledDeployment) -> dict[str, Any]:
 
 def _draw(scheduled: ScheduledDeployment, out: Path) -> None:
     from agentload_simbackend import GanttDrawing, gantt_html, gantt_svg
-    from agentload_traces import AgentloadError, printable, replacing_file
+    from agentload_traces import printable, write_whole
 
     layers = [*scheduled.step.layers, *(scheduled.draft.layers if scheduled.draft is not None else ())]
     said = [printable(sentence) for sentence in conditions(scheduled)]
     drawing = GanttDrawing(printable(title(scheduled)), said, layers, scheduled.group.clock_hz)
     text = gantt_html(drawing) if out.suffix == ".html" else gantt_svg(drawing)
-    try:
-        with replacing_file(out) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise AgentloadError(f"{printable(out)}: cannot be written: {error.strerror or error}") from None
+    write_whole(out, text.encode())

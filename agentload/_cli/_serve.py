@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agentload._cli._serve_log import one_line_log
-from agentload._cli._values import SEED, named_file
+from agentload._cli._values import SEED, NamedPath
 from agentload_traces import AgentloadError
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ _GC_THRESHOLD = 50_000
 )
 @click.option(
     "--faults",
-    type=click.Path(path_type=Path),
-    callback=named_file,
+    type=NamedPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Faults that befall it (TOML or JSON, see the simulator's README), timed from its start.",
 )

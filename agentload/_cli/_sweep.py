@@ -24,21 +24,14 @@ from agentload._cli._sweep_options import (
     take_workload,
     workload_options,
 )
-from agentload._cli._values import named_file
+from agentload._cli._values import NamedPath
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from agentload._sweep import SweepOptions, SweepResult
 
 _DEFAULT_MODEL = "gemma4-31b"
-
-
-class _NamedDirectory(click.Path):
-    """Refuses an empty name, which a `Path` takes for the directory at hand."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail("names no directory", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 @click.command(name="sweep", short_help="Sweep concurrency, context and modes in virtual time.")
@@ -76,13 +69,12 @@ class _NamedDirectory(click.Path):
 )
 @click.option(
     "--out",
-    type=_NamedDirectory(path_type=Path, file_okay=False),
+    type=NamedPath(path_type=Path, file_okay=False),
     help="Directory to write (default: sweeps/TIME).",
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=named_file,
+    type=NamedPath(path_type=Path, dir_okay=False),
     metavar="FILE.svg|png",
     help="Write the plots into one picture, too.",
 )
@@ -104,7 +96,12 @@ def command(plot: Path | None, as_json: bool, **values: Any) -> None:
     Exit code 1: a point could not be run, turns failed, lines of the trace were skipped, a plot could not be
     written, or it was interrupted or a process died (finished points are kept). 2: no point could be run.
     """
+    import msgspec
+
     from agentload._sweep import sweep
+    from agentload._sweep_results import table as point_table
+    from agentload_analysis import render_sweep
+    from agentload_traces import decodable
 
     if plot is not None:
         _check_plot(plot)
@@ -112,8 +109,13 @@ def command(plot: Path | None, as_json: bool, **values: Any) -> None:
     points = len(options.targets) * len(options.concurrencies) * max(1, len(options.contexts_tokens))
     with like_ctrl_c(), _progress(points) as advance:
         result = sweep(options, advance)
-    _show(result, as_json)
-    plotted = _plot(result, plot, as_json)
+    manifest, table = msgspec.to_builtins(result.manifest), point_table(result.rows)
+    if as_json:
+        echo_json({**manifest, "out": decodable(result.out), "points": result.rows})
+    else:
+        render_sweep(table, manifest, report_console())
+        click.echo(f"\nresults: {decodable(result.out)}")
+    plotted = _plot(table, manifest, result.out / "sweep.html", plot, as_json)
     code = _exit_code(result)
     sys.exit(code or (0 if plotted else 1))
 
@@ -151,36 +153,19 @@ def _options(values: dict[str, Any]) -> SweepOptions:
     )
 
 
-def _show(result: SweepResult, as_json: bool) -> None:
-    import msgspec
-
-    from agentload._sweep_results import table
-    from agentload_analysis import render_sweep
-    from agentload_traces import decodable
-
-    manifest = msgspec.to_builtins(result.manifest)
-    if as_json:
-        echo_json({**manifest, "out": decodable(result.out), "points": result.rows})
-        return
-    render_sweep(table(result.rows), manifest, report_console())
-    click.echo(f"\nresults: {decodable(result.out)}")
-
-
-def _plot(result: SweepResult, plot: Path | None, as_json: bool) -> bool:
+def _plot(
+    table: pl.DataFrame, manifest: dict[str, Any], page: Path, plot: Path | None, as_json: bool
+) -> bool:
     """Write page and picture; what cannot be written is a warning, for the results are there. False then."""
-    import msgspec
-
-    from agentload._sweep_results import table
     from agentload_analysis import write_sweep_html, write_sweep_plot
     from agentload_traces import AgentloadError, decodable
 
-    manifest, rows = msgspec.to_builtins(result.manifest), table(result.rows)
     whole = True
-    for write, path in ((write_sweep_html, result.out / "sweep.html"), (write_sweep_plot, plot)):
+    for write, path in ((write_sweep_html, page), (write_sweep_plot, plot)):
         if path is None:
             continue
         try:
-            write(rows, manifest, path)
+            write(table, manifest, path)
         except AgentloadError as error:
             click.echo(f"warning: {error}", err=True)
             whole = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentload._cli._values import SEED, NumberRange, named_file
+from agentload._cli._values import SEED, NamedPath, NumberRange
 
 if TYPE_CHECKING:
     from agentload._sweep_points import Workload
@@ -91,8 +91,7 @@ def slo_option(context: click.Context, param: click.Parameter, value: str | None
 _WORKLOAD_OPTIONS = [
     click.option(
         "--trace",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        callback=named_file,
+        type=NamedPath(path_type=Path, exists=True, dir_okay=False),
         help="Play this trace's sessions, copied up to the concurrency, with tools and think time as"
         " recorded. Without it sessions are generated.",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,8 +20,10 @@ class NumberRange(click.FloatRange):
         return number
 
 
-def named_file(context: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Callback that refuses an empty name, which a `Path` takes for the directory at hand."""
-    if value is not None and not value.name:
-        raise click.BadParameter("names no file", context, param)
-    return value
+class NamedPath(click.Path):
+    """Refuses an empty name, which a `Path` takes for the directory at hand."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail(f"names no {self.name}", param, ctx)
+        return super().convert(value, param, ctx)

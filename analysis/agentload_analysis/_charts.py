@@ -10,12 +10,11 @@ import polars as pl
 
 from agentload_analysis._chart import Chart
 from agentload_analysis._latency_charts import latency_charts, speed_chart
-from agentload_analysis._numbers import counted
 from agentload_analysis._printed import parts_shown, slowest_sessions
 from agentload_analysis._summary import Summary
 from agentload_analysis._timeline import Lane, Timeline, timeline
 from agentload_analysis._words import PART_NAMES
-from agentload_traces import printable
+from agentload_traces import counted, printable
 
 PART_COLOURS = {
     "queue": "#d1495b",

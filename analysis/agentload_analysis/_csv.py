@@ -7,8 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
-from agentload_analysis._files import cannot_write, write_whole
 from agentload_analysis._summary import Summary
+from agentload_traces import cannot_write, write_whole
 
 TABLES = ("per_session", "per_turn", "per_context")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+from collections.abc import Iterable
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -13,12 +14,11 @@ import vl_convert
 
 from agentload_analysis._chart import Chart
 from agentload_analysis._charts import PART_COLOURS, charts
-from agentload_analysis._files import write_whole
 from agentload_analysis._printed import PrintedTable, printed_tables
 from agentload_analysis._snapshot import Run, readable_rows, take_snapshot
 from agentload_analysis._summary import Summary, summarise
 from agentload_analysis._words import BASIS_TITLE, PART_NAMES, alarming, basis, conditions, headline, notes
-from agentload_traces import printable
+from agentload_traces import printable, write_whole
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy of the page: the browser itself keeps it from loading anything."""
@@ -42,16 +42,7 @@ def write_html(run: Run, out_path: str | os.PathLike[str], summary: Summary | No
 
 
 def _page(summary: Summary, plots: list[Chart]) -> str:
-    # "</" would end the script element early, whatever a session calls itself.
-    specs = json.dumps({plot.name: plot.spec for plot in plots}, separators=(",", ":")).replace("</", "<\\/")
-    parts = [
-        "<!doctype html>",
-        f"<!--\n{_resource('report_licences.txt')}-->",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>agentload: {_shown(summary['target'])}</title>",
-        f"<style>{_resource('report.css')}</style></head><body><main>",
+    body = [
         "<h1>What the session took</h1>" if summary["sessions"] == 1 else "<h1>What the sessions took</h1>",
         f'<p class="run">{_shown(summary["run"])}</p>',
         *(_sentence(line) for line in headline(summary)),
@@ -61,6 +52,23 @@ def _page(summary: Summary, plots: list[Chart]) -> str:
         *(_table(table) for table in printed_tables(summary)),
         _list("notes", "How to read the numbers:", notes(summary)),
         _list("notes", f"{BASIS_TITLE}:", basis(summary)),
+    ]
+    return _document(summary["target"], body, plots)
+
+
+def _document(title: str, body: Iterable[str], plots: Iterable[Chart]) -> str:
+    """The parts of `body` as a page that holds all it needs; the parts hold the places of `plots`."""
+    # "</" would end the script element early, whatever a session calls itself.
+    specs = json.dumps({plot.name: plot.spec for plot in plots}, separators=(",", ":")).replace("</", "<\\/")
+    parts = [
+        "<!doctype html>",
+        f"<!--\n{_resource('report_licences.txt')}-->",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>agentload: {_shown(title)}</title>",
+        f"<style>{_resource('report.css')}</style></head><body><main>",
+        *body,
         "</main>",
         f'<script type="application/json" id="specs">{specs}</script>',
         f"<script>{_javascript()}</script>",

@@ -46,8 +46,3 @@ def percentile(value: float | None, name: str, count: int) -> str:
     """A percentile; "~" stands before one that `count` values cannot carry."""
     mark = "~" if value is not None and count < VALUES_NEEDED.get(name, 1) else ""
     return mark + number(value)
-
-
-def counted(count: int, thing: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"

@@ -123,6 +123,16 @@ def _curves(points: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     return layers
 
 
+def _with_worst(points: pl.DataFrame, x: alt.X, y: alt.Y, worst: str) -> alt.LayerChart | alt.FacetChart:
+    """The curves, and a triangle at the value of the column `worst` of each point."""
+    triangles = (
+        alt.Chart(points)
+        .mark_point(shape="triangle-down", size=40, filled=True, opacity=0.7)
+        .encode(x=x, y=alt.Y(f"{worst}:Q"), color=_series(points).colour, tooltip=_tooltip())
+    )
+    return alt.layer(*_curves(points, x, y), triangles).properties(height=_HEIGHT)
+
+
 def _throughput(points: pl.DataFrame, manifest: Manifest) -> SweepPlot:
     x = alt.X("speed_p50_tokens_per_s:Q", title=_SPEED).scale(zero=True).axis(format=",d", tickCount=10)
     y = alt.Y("output_tokens_per_s_per_rack:Q", title="output tokens/s per rack").axis(format=",d")
@@ -215,31 +225,21 @@ def _sessions(points: pl.DataFrame) -> SweepPlot:
     far_apart = isinstance(shortest, float) and (longest or 0.0) / unit_s > _FAR_APART * shortest > 0
     scale = alt.Scale(type="log") if far_apart else alt.Scale(zero=True)
     y = alt.Y("session:Q", title=f"session time ({unit})", scale=scale)
-    worst = (
-        alt.Chart(shown)
-        .mark_point(shape="triangle-down", size=40, filled=True, opacity=0.7)
-        .encode(x=x, y=alt.Y("longest:Q"), color=_series(points).colour, tooltip=_tooltip())
-    )
     return SweepPlot(
         "sessions",
         "Session time by concurrency",
         "Line: the median session; triangle: the longest. Of sessions answered whole, tools and think time"
         f" included.{' Logarithmic axis.' if far_apart else ''}",
-        alt.layer(*_curves(shown, x, y), worst).properties(height=_HEIGHT),
+        _with_worst(shown, x, y, "longest"),
     )
 
 
 def _itl(points: pl.DataFrame) -> SweepPlot:
     x = _concurrency(points)
     y = alt.Y("itl_p99_ms:Q", title="ITL p99 (ms)").scale(zero=True)
-    worst = (
-        alt.Chart(points)
-        .mark_point(shape="triangle-down", size=40, filled=True, opacity=0.7)
-        .encode(x=x, y=alt.Y("turn_itl_p99_max_ms:Q"), color=_series(points).colour, tooltip=_tooltip())
-    )
     return SweepPlot(
         "itl",
         "Inter-token latency by concurrency",
         "Line: p99 of all gaps between tokens; triangle: p99 of the gaps of the worst single turn.",
-        alt.layer(*_curves(points, x, y), worst).properties(height=_HEIGHT),
+        _with_worst(points, x, y, "turn_itl_p99_max_ms"),
     )

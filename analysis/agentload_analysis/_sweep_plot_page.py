@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from pathlib import Path
@@ -14,8 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentload_analysis._chart import Chart
-from agentload_analysis._files import write_whole
-from agentload_analysis._html import _POLICY, _javascript, _list, _plot, _resource, _shown, _table
+from agentload_analysis._html import _document, _list, _plot, _shown, _table
 from agentload_analysis._layout import table_lines
 from agentload_analysis._sweep_plot import sweep_plots
 from agentload_analysis._sweep_plot_words import (
@@ -28,7 +26,7 @@ from agentload_analysis._sweep_plot_words import (
     sweep_table,
     sweep_title,
 )
-from agentload_traces import AgentloadError, printable
+from agentload_traces import AgentloadError, printable, write_whole
 
 _PICTURE_WIDTH = 760
 _PICTURE_COLUMNS = 170
@@ -86,16 +84,8 @@ def render_sweep(table: pl.DataFrame, manifest: Manifest, console: Console) -> N
 def _page(table: pl.DataFrame, manifest: Manifest) -> str:
     rows = table.to_dicts()
     plots = [Chart(*plot) for plot in sweep_plots(rows, manifest)]
-    specs = json.dumps({plot.name: plot.spec for plot in plots}, separators=(",", ":")).replace("</", "<\\/")
     title = sweep_title(manifest)
-    parts = [
-        "<!doctype html>",
-        f"<!--\n{_resource('report_licences.txt')}-->",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>agentload: {_shown(title)}</title>",
-        f"<style>{_resource('report.css')}</style></head><body><main>",
+    body = [
         f"<h1>{_shown(title)}</h1>",
         *(f'<p class="headline">{_shown(line)}</p>' for line in sweep_headline(rows, manifest)),
         *(f'<p class="headline alarm">{_shown(line)}</p>' for line in sweep_problems(rows)),
@@ -104,12 +94,8 @@ def _page(table: pl.DataFrame, manifest: Manifest) -> str:
         _table(sweep_table(rows, manifest)),
         _list("notes", "How to read the numbers:", [*NOTES, *sweep_references(manifest)]),
         _list("notes", "What these numbers rest on:", sweep_conditions(manifest, whole=True)),
-        "</main>",
-        f'<script type="application/json" id="specs">{specs}</script>',
-        f"<script>{_javascript()}</script>",
-        f"<script>{_resource('report.js')}</script></body></html>\n",
     ]
-    return "\n".join(part for part in parts if part)
+    return _document(title, body, plots)
 
 
 def _picture(table: pl.DataFrame, manifest: Manifest) -> str:

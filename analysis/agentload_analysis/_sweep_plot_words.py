@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import Any
 
 from agentload_analysis._metrics import K_TOKENS
-from agentload_analysis._numbers import UNKNOWN, counted, duration, number, percentile
+from agentload_analysis._numbers import UNKNOWN, duration, number, percentile
 from agentload_analysis._printed import Column, PrintedTable
+from agentload_traces import counted
 
 Row = Mapping[str, Any]
 Manifest = Mapping[str, Any]
@@ -155,7 +156,7 @@ def _name(row: Row) -> str:
 def _cells(row: Row, manifest: Manifest) -> Iterator[str]:
     yield _name(row)
     yield _speed(row)
-    yield percentile(row["speed_p10_tokens_per_s"], "p90", row["speed_count"])
+    yield percentile(row["speed_p10_tokens_per_s"], "p10", row["speed_count"])
     yield number(row["output_tokens_per_s"])
     yield number(row["output_tokens_per_s_per_rack"])
     for metric in ("ttft", "itl"):

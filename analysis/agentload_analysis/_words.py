@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agentload_analysis._numbers import counted, duration, number, tokens
+from agentload_analysis._numbers import duration, number, tokens
 from agentload_analysis._summary import Summary
+from agentload_traces import counted
 
 PART_NAMES = {
     "queue": "queue",

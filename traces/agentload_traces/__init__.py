@@ -3,7 +3,7 @@
 from agentload_traces._errors import AgentloadError, RunDirectoryError, SpecError, TraceError
 from agentload_traces._filler import filler
 from agentload_traces._info import TraceInfo, trace_info
-from agentload_traces._printable import decodable, printable
+from agentload_traces._printable import counted, decodable, printable
 from agentload_traces._problems import ImportReport, Position, TraceProblem, TraceProblemError
 from agentload_traces._reader import TraceReader, open_trace
 from agentload_traces._records import Message, PrefixBlocks, Session, ToolCall, Turn
@@ -13,6 +13,7 @@ from agentload_traces._rundir import RunWriter
 from agentload_traces._rundir_reader import RunReader
 from agentload_traces._samples import list_samples, sample_path
 from agentload_traces._tokens import count_tokens
+from agentload_traces._whole_file import cannot_write, write_whole
 from agentload_traces._writer import write_trace
 
 __all__ = [
@@ -36,7 +37,9 @@ __all__ = [
     "TraceProblemError",
     "TraceReader",
     "Turn",
+    "cannot_write",
     "count_tokens",
+    "counted",
     "decodable",
     "filler",
     "list_samples",
@@ -46,4 +49,5 @@ __all__ = [
     "sample_path",
     "trace_info",
     "write_trace",
+    "write_whole",
 ]

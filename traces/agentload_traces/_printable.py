@@ -1,4 +1,4 @@
-"""Foreign text made fit to show: names, ids and errors come from files and may hold anything."""
+"""Text fit to show; foreign text first: names, ids and errors come from files and may hold anything."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def printable(text: object) -> str:
 def decodable(path: str | os.PathLike[str]) -> str:
     """A path as text that can be encoded; bytes of its name that are not UTF-8 become "�"."""
     return os.fsencode(path).decode("utf-8", errors="replace")
+
+
+def counted(count: int, thing: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentload_traces import AgentloadError, printable, replacing_file
+from agentload_traces._errors import AgentloadError
+from agentload_traces._printable import printable
+from agentload_traces._replacing import replacing_file
 
 
 def write_whole(path: Path, content: bytes) -> None:
