@@ -62,10 +62,15 @@ def test_a_pipe_that_nobody_reads_ends_a_command_as_sigpipe_does(arguments: list
         (["run"], "agentload._replay.load_deployment"),
     ],
 )
-def test_ctrl_c_of_what_keeps_nothing_is_130(
-    arguments: list[str], function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("stop", [_interrupt, _terminate])
+def test_ctrl_c_and_sigterm_of_what_keeps_nothing_are_130(
+    arguments: list[str],
+    function: str,
+    stop: Callable[..., NoReturn],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(function, _interrupt)
+    monkeypatch.setattr(function, stop)
     assert exit_code(*arguments) == 130
     said = capsys.readouterr()
     assert (said.out, said.err.split()) == ("", ["interrupted"])

@@ -160,8 +160,9 @@ def test_a_target_whose_name_is_not_utf_8_is_shown(tmp_path: Path) -> None:
         (["--seed", str(2**63)], "is not in the range 0<=x<=9223372036854775807"),
         (["--seed", "-1"], "is not in the range"),
         (["--out", ""], "names no directory"),
+        (["--model", "nope"], "no model named 'nope'; there are "),
         (["--plot", "x.pdf"], "must end in .svg or .png"),
-        (["--plot", "nowhere/x.svg"], "there is no folder nowhere"),
+        (["--plot", "nowhere/x.svg"], "there is no directory nowhere"),
     ],
 )
 def test_bad_usage_is_told(arguments: list[str], told: str, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_nothing_is_left_of_a_file_whose_writing_is_ended(
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == f"interrupted: {out} is not written\n"
     assert names(folder) == []
 

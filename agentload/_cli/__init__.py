@@ -20,6 +20,7 @@ _INTERRUPTED, _NOT_READ = 130, 141  # what a shell shows of a command that SIGIN
 try:
     import click
 
+    from agentload._cli._interrupts import like_ctrl_c
     from agentload_traces import AgentloadError, printable
 except KeyboardInterrupt:
     sys.exit(_INTERRUPTED)
@@ -98,7 +99,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
             # Ids and texts of a trace may hold any character; a terminal that cannot show one gets its code.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        code = cli.main(args=argv, prog_name="agentload", standalone_mode=False)
+        with like_ctrl_c():
+            code = cli.main(args=argv, prog_name="agentload", standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(_INTERRUPTED)

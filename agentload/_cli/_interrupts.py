@@ -39,7 +39,7 @@ def like_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def interruptible_write(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the block as an exception, then say so and exit with 1.
+    """Let Ctrl-C, SIGTERM and SIGHUP end the block as an exception, then say so and exit with 130.
 
     The block removes what it has written of `path` so far.
     """
@@ -48,7 +48,7 @@ def interruptible_write(path: str | os.PathLike[str]) -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         click.echo(f"interrupted: {printable(Path(path))} is not written", err=True)
-        sys.exit(1)
+        sys.exit(130)
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from agentload._cli._console import echo_json, report_console
+from agentload._cli._values import OutputFile
 
 
 @click.command()
@@ -22,7 +23,7 @@ from agentload._cli._console import echo_json, report_console
 @click.option(
     "--html",
     "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Write one HTML file with plots; it works offline.",
 )

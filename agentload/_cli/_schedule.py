@@ -10,7 +10,7 @@ import click
 from agentload._cli._console import echo_json, report_console
 from agentload._cli._schedule_text import ablation_caption, conditions, speeds, stops_paying, title
 from agentload._cli._sweep_options import context_option
-from agentload._cli._values import NumberRange
+from agentload._cli._values import NumberRange, OutputFile
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ _FIRST_BIT_S = 2e-6  # FIRST_BIT_S of the simulator, which need not be imported 
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(".svg", ".html"),
     metavar="FILE",
     help="Draw one layer of each kind as a Gantt chart: FILE.svg or FILE.html.",
 )
@@ -80,12 +80,8 @@ def command(
       agentload schedule gemma4-31b/pd --no-overlap --arbitrate 2e-6
     """
     from agentload_simbackend import ScheduledDeployment, ScheduleOptions, deployment_to_schedule
-    from agentload_traces import AgentloadError, printable
+    from agentload_traces import printable
 
-    if out is not None and out.suffix not in (".svg", ".html"):
-        raise AgentloadError(f"--out {printable(out)}: the name must end in .svg or .html")
-    if out is not None and not out.parent.is_dir():
-        raise AgentloadError(f"--out {printable(out)}: there is no directory {printable(out.parent)}")
     scheduled = ScheduledDeployment(
         deployment_to_schedule(model),
         lpus=lpus,

@@ -12,6 +12,7 @@ from agentload._cli._interrupts import like_ctrl_c
 from agentload._cli._sweep_options import (
     MODES,
     SLO_HELP,
+    check_model,
     context_option,
     slo_option,
     take_workload,
@@ -105,6 +106,7 @@ def _options(values: dict[str, Any]) -> SizeOptions:
     if model is not None and target is not None:
         raise click.UsageError("give --target, or --model and --mode")
     if model is not None:
+        check_model(model)
         target = f"{model}/{mode}"
     return SizeOptions(
         target=target or _DEFAULT_TARGET,

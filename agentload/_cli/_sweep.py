@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from agentload._cli._sweep_options import (
     MODES,
     SLO_HELP,
     Listed,
+    check_model,
     concurrency,
     context_tokens,
     mode,
@@ -24,7 +24,7 @@ from agentload._cli._sweep_options import (
     take_workload,
     workload_options,
 )
-from agentload._cli._values import NamedPath
+from agentload._cli._values import NamedPath, OutputFile
 
 if TYPE_CHECKING:
     import polars as pl
@@ -74,7 +74,7 @@ _DEFAULT_MODEL = "gemma4-31b"
 )
 @click.option(
     "--plot",
-    type=NamedPath(path_type=Path, dir_okay=False),
+    type=OutputFile(".svg", ".png"),
     metavar="FILE.svg|png",
     help="Write the plots into one picture, too.",
 )
@@ -103,8 +103,6 @@ def command(plot: Path | None, as_json: bool, **values: Any) -> None:
     from agentload_analysis import render_sweep
     from agentload_traces import decodable
 
-    if plot is not None:
-        _check_plot(plot)
     options = _options(values)
     points = len(options.targets) * len(options.concurrencies) * max(1, len(options.contexts_tokens))
     with like_ctrl_c(), _progress(points) as advance:
@@ -120,16 +118,6 @@ def command(plot: Path | None, as_json: bool, **values: Any) -> None:
     sys.exit(code or (0 if plotted else 1))
 
 
-def _check_plot(plot: Path) -> None:
-    """Raise `BadParameter` for what could not be written once everything is computed."""
-    if plot.suffix.lower() not in (".svg", ".png"):
-        raise click.BadParameter(f"{plot} must end in .svg or .png", param_hint="--plot")
-    if not plot.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {plot.parent}", param_hint="--plot")
-    if not os.access(plot.parent, os.W_OK):
-        raise click.BadParameter(f"the folder {plot.parent} cannot be written to", param_hint="--plot")
-
-
 def _options(values: dict[str, Any]) -> SweepOptions:
     from agentload._sweep import SweepOptions
     from agentload._sweep_pool import usable_cores
@@ -140,6 +128,8 @@ def _options(values: dict[str, Any]) -> SweepOptions:
         raise click.UsageError("a trace has contexts of its own: leave out --context")
     targets, models, modes = values.pop("targets"), values.pop("models"), values.pop("modes")
     if models or modes or not targets:
+        for model in models:
+            check_model(model)
         modes = modes or MODES
         targets += tuple(f"{model}/{mode}" for model in models or (_DEFAULT_MODEL,) for mode in modes)
     jobs, out = values.pop("jobs"), values.pop("out")

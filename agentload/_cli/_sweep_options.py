@@ -159,3 +159,14 @@ def take_workload(values: dict[str, Any]) -> Workload:
         turns=turns,
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def check_model(model: str) -> None:
+    """Raise `BadParameter` for a model of which there is no deployment."""
+    from agentload_simbackend import list_deployments, list_models
+
+    deployed = {name.partition("/")[0] for name in list_deployments()}
+    known = sorted({*list_models(), *deployed})
+    if model not in known:
+        message = f"no model named {model!r}; there are {', '.join(known)}"
+        raise click.BadParameter(message, param_hint="--model")

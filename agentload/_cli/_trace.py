@@ -104,7 +104,7 @@ def convert(in_file: str, out_file: str, strict: bool, format_name: str | None) 
     """Write a trace as agentload's own; OUT ends in .jsonl, .jsonl.zst or .parquet.
 
     Lines that cannot be used are reported and left out. Exit code 0: all lines were used as they are; 1: OUT
-    was written, and there were problems; 2: nothing was written.
+    was written, and there were problems; 2: nothing was written; 130: interrupted, nothing was written.
 
     \b
     Example:
