@@ -8,7 +8,16 @@ from agentload_traces._problems import ImportReport, Position, TraceProblem, Tra
 from agentload_traces._reader import TraceReader, open_trace
 from agentload_traces._records import Message, PrefixBlocks, Session, ToolCall, Turn
 from agentload_traces._replacing import replacing_file
-from agentload_traces._results import Manifest, RequestRow, ToolCallRow
+from agentload_traces._results import (
+    Baseline,
+    ClientRow,
+    ErrorFigures,
+    ErrorKind,
+    Manifest,
+    OptionValue,
+    RequestRow,
+    ToolCallRow,
+)
 from agentload_traces._rundir import RunWriter
 from agentload_traces._rundir_reader import RunReader
 from agentload_traces._samples import list_samples, sample_path
@@ -18,9 +27,14 @@ from agentload_traces._writer import write_trace
 
 __all__ = [
     "AgentloadError",
+    "Baseline",
+    "ClientRow",
+    "ErrorFigures",
+    "ErrorKind",
     "ImportReport",
     "Manifest",
     "Message",
+    "OptionValue",
     "Position",
     "PrefixBlocks",
     "RequestRow",

@@ -57,5 +57,6 @@ def _column_type(hint: Any) -> pl.DataType:
         Int64: pl.Int64(),
         float: pl.Float64(),
         str: pl.String(),
+        bool: pl.Boolean(),
     }
     return simple[hint]

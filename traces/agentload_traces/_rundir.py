@@ -11,7 +11,14 @@ from typing import Literal
 from agentload_traces._errors import RunDirectoryError
 from agentload_traces._journal import Journal
 from agentload_traces._replacing import kind_of_file
-from agentload_traces._results import Manifest, RequestRow, RequestStatus, ToolCallRow, too_large_field
+from agentload_traces._results import (
+    ClientRow,
+    Manifest,
+    RequestRow,
+    RequestStatus,
+    ToolCallRow,
+    too_large_field,
+)
 from agentload_traces._run_lock import LOCK_NAME, RunLock, is_locked
 from agentload_traces._rundir_files import (
     MANIFEST_NAME,
@@ -122,6 +129,11 @@ class RunWriter:
         if self._tool_calls.add(row) >= _BUFFER_BYTES:
             self.flush()
 
+    def add_client(self, row: ClientRow) -> None:
+        """Append a row of what the replayer saw of itself."""
+        if self._client.add(row) >= _BUFFER_BYTES:
+            self.flush()
+
     def _refuse_too_large(self, row: RequestRow | ToolCallRow) -> None:
         """Keep out what would make the whole table unreadable."""
         if field := too_large_field(row):
@@ -145,6 +157,7 @@ class RunWriter:
             # Tool calls first: a request row on disk then implies the tool calls that it waited for.
             self._tool_calls.flush()
             self._requests.flush()
+            self._client.flush()
         except OSError as error:
             raise _cannot_write(self.path, error) from None
 
@@ -162,7 +175,7 @@ class RunWriter:
         """
         try:
             self._close_journals()
-            for table in ROW_TYPES:
+            for table in self._tables():
                 journal_to_parquet(self.path, table)
             for table in ROW_TYPES:
                 journal_path(self.path, table).unlink()
@@ -172,6 +185,11 @@ class RunWriter:
             raise _cannot_write(self.path, error) from None
         finally:
             self._lock.release()
+
+    def _tables(self) -> list[str]:
+        """Those that a finished run has: what the replayer saw of itself only if it looked."""
+        looked = journal_path(self.path, "client").stat().st_size > 0
+        return [table for table in ROW_TYPES if table != "client" or looked]
 
     def close(self) -> None:
         """Flush and close the journals and leave the run incomplete; harmless when done before."""
@@ -225,6 +243,7 @@ class RunWriter:
         self._ticked_ns = 0
         self._tool_calls = Journal(journal_path(self.path, "tool_calls"))
         self._requests = Journal(journal_path(self.path, "requests"))
+        self._client = Journal(journal_path(self.path, "client"))
         self._closed = False
 
     def _close_journals(self) -> None:
@@ -234,8 +253,8 @@ class RunWriter:
         try:
             self.flush()
         finally:
-            self._tool_calls.close()
-            self._requests.close()
+            for journal in (self._tool_calls, self._requests, self._client):
+                journal.close()
 
 
 def _refuse_to_overwrite(directory: Path) -> None:
@@ -269,7 +288,7 @@ def _resumable_manifest(directory: Path) -> Manifest:
 
 
 def _refuse_missing_tables(directory: Path) -> None:
-    for table in ROW_TYPES:
+    for table in ("requests", "tool_calls"):
         if not is_readable(journal_path(directory, table)) and not is_readable(
             parquet_path(directory, table)
         ):

@@ -1,8 +1,8 @@
 """What lies in a run directory, and how its rows look to Polars.
 
     manifest.json                          what was run; its status is rewritten last
-    requests.jsonl, tool_calls.jsonl       journals: one row a line, appended as the run goes
-    requests.parquet, tool_calls.parquet   the same rows, once the run is finished
+    requests.jsonl, tool_calls.jsonl, client.jsonl   journals: one row a line, appended as the run goes
+    requests.parquet, ...                  the same rows, once the run is finished (of client, if any)
     run.lock                               there while the run goes on; locked by the process that writes
 
 Where a journal exists it is the truth; a Parquet file beside it is about to be replaced or has just been
@@ -23,22 +23,23 @@ from agentload_traces._errors import RunDirectoryError
 from agentload_traces._journal import extent
 from agentload_traces._polars_schema import parquet_source, schema_of
 from agentload_traces._replacing import kind_of_file, replacing_file, unfinished_forms
-from agentload_traces._results import Manifest, RequestRow, RequestStatus, ToolCallRow
+from agentload_traces._results import ClientRow, Manifest, RequestRow, RequestStatus, ToolCallRow
 
 if TYPE_CHECKING:
     import polars as pl
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
-ROW_TYPES: dict[str, type[RequestRow] | type[ToolCallRow]] = {
+ROW_TYPES: dict[str, type[RequestRow] | type[ToolCallRow] | type[ClientRow]] = {
     "requests": RequestRow,
     "tool_calls": ToolCallRow,
+    "client": ClientRow,
 }
 ROW_GROUP_ROWS = 20_000
 
 
 def journal_path(directory: Path, table: str) -> Path:
-    """Path of the journal of `table` ("requests" or "tool_calls")."""
+    """Path of the journal of `table` ("requests", "tool_calls" or "client")."""
     return directory / f"{table}.jsonl"
 
 

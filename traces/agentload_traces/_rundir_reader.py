@@ -64,6 +64,10 @@ class RunReader:
         """One row a tool call in the order of writing; columns and units as in `ToolCallRow`."""
         return self._table("tool_calls")
 
+    def client(self) -> pl.LazyFrame:
+        """What the replayer saw of itself, a row an interval; columns and units as in `ClientRow`."""
+        return self._table("client")
+
     def _table(self, table: str) -> pl.LazyFrame:
         import polars as pl
 
@@ -77,7 +81,7 @@ class RunReader:
             return pl.scan_ndjson(whole, schema=schema) if whole else pl.LazyFrame(schema=schema)
         if is_readable(finished):
             return scan_table(self.path, table)
-        if self.manifest.status != "running":
+        if self.manifest.status != "running" and table != "client":
             raise RunDirectoryError(f"{finished}: is missing; the run is {self.manifest.status} and had it")
         return pl.LazyFrame(schema=schema)
 
