@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from agentload._messages import asked_tokens
+from agentload._requests import asked_tokens
 from agentload_traces import Turn
 
 SYSTEM_PERCENT = 10

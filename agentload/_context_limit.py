@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from agentload._compaction import RESTART_PERCENT, SYSTEM_PERCENT, Compactor
-from agentload._messages import asked_tokens
+from agentload._options import OverflowPolicy
+from agentload._requests import asked_tokens
 from agentload_simbackend import Deployment
 from agentload_traces import Session, TraceReader, Turn, counted
-
-OverflowPolicy = Literal["refuse", "cut", "compact"]
-"""What to do with turns that do not fit.
-
-refuse: do not start. cut: a session ends before its first such turn; what waits for it is not sent either.
-compact: the context of the agent is compacted, by the rule of `_compaction`.
-"""
 
 
 class ContextLimit(NamedTuple):

@@ -1,101 +1,139 @@
-"""The endpoint of a wall-clock replay: found and asked for its model, or started for the occasion."""
+"""The endpoint of a wall-clock replay: its URLs, asked for its model before the run."""
 
 from __future__ import annotations
 
-import http.client
+import asyncio
+import hashlib
 import json
-import os
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 
+from agentload._endpoint_options import base_url_of, check_endpoint, check_target, connection_of, query_of
+from agentload._http_client import Answer, HttpRequest, StampingClient, Timeouts
+from agentload._http_open import Connection
+from agentload._options import Api, EndpointOptions
+from agentload._simulator_process import Served, simulator_process
 from agentload_simbackend import SimulatedModel
 from agentload_traces import AgentloadError
 
-API_KEY_VARIABLE = "AGENTLOAD_API_KEY"
-"""Environment variable that holds the endpoint's key; it is sent, but never logged or written to a run."""
+__all__ = [
+    "Connection",
+    "Endpoint",
+    "Served",
+    "check_endpoint",
+    "connection_of",
+    "pick_url",
+    "probe_endpoint",
+    "simulator_process",
+]
 
-_PROBE_TIMEOUT_S = 30
+_PROBE_TIMEOUT_S = 30.0
 
-_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-# The replay does not go through the environment's proxies, so the probe must not either.
+_PATHS: dict[Api, str] = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "completions": "/v1/completions",
+    "messages": "/v1/messages",
+}
 
 
-class Endpoint(NamedTuple):
-    """base_url: without `/v1` and trailing slash. headers: sent with every request; secret, for the key.
+def pick_url(balance: Literal["session", "turn"], urls: int, session_id: str, sent: int) -> int:
+    """Which of so many URLs a turn goes to. sent: how many turns went out before it."""
+    if urls == 1:
+        return 0
+    if balance == "turn":
+        return sent % urls
+    digest = hashlib.blake2b(session_id.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % urls
 
+
+@dataclass
+class Endpoint:
+    """An endpoint that has answered.
+
+    urls: its base URLs, without `/v1` and trailing slash. query: to follow the path of each, with its "?".
     simulated: what the endpoint says of itself if it is a simulator, so that reports can say it too.
     max_model_len: how long prompt and answer together may be; `None` if the endpoint does not tell.
     """
 
-    base_url: str
+    urls: tuple[str, ...]
     model: str
-    headers: dict[str, str]
+    api: Api = "chat"
+    connection: Connection = field(default_factory=Connection)
+    query: str = ""
+    balance: Literal["session", "turn"] = "session"
     simulated: SimulatedModel | None = None
     max_model_len: int | None = None
+    _sent: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def base_url(self) -> str:
+        """The first of its URLs, which names it."""
+        return self.urls[0]
+
+    def url_for(self, api: Api, number: int = 0) -> str:
+        """Where requests go at URL `number`."""
+        return f"{self.urls[number]}{_PATHS[api]}{self.query}"
+
+    def pick(self, session_id: str) -> int:
+        """The number of the URL for the next turn to be sent, see `pick_url`."""
+        self._sent += 1
+        return pick_url(self.balance, len(self.urls), session_id, self._sent - 1)
 
 
-def probe_endpoint(url: str, model: str | None) -> Endpoint:
-    """Make sure that an endpoint answers, and take its first model if none is named.
+def probe_endpoint(options: EndpointOptions, target: str) -> Endpoint:
+    """Make sure that all URLs of an endpoint answer, and take its first model if none is named.
 
-    Raises `AgentloadError` if the URL or the key is wrong, if the endpoint cannot be reached or does not
+    Goes the way that the run will go: same headers, TLS, proxy, socket. Not to be called in an event loop.
+    Raises `AgentloadError` if the URL or an option is wrong, if the endpoint cannot be reached or does not
     speak HTTP, or if no model is named and it lists none.
     """
-    base_url = _checked(url)
-    if model is not None and not model.isprintable():
-        raise AgentloadError(f"--model {model!r}: holds characters that are no text")
-    headers = _authorization()
-    listing = f"{base_url}/v1/models"
-    try:
-        request = urllib.request.Request(listing, headers=headers)
-        with _open(request, timeout=_PROBE_TIMEOUT_S) as response:
-            models, what = _models(response.read()), "no list of models"
-    except urllib.error.HTTPError as error:
-        models, what = [], f"HTTP {error.code}"
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise AgentloadError(f"cannot reach {base_url}: {reason}") from None
-    except http.client.HTTPException as error:
-        raise AgentloadError(f"{base_url} does not speak HTTP: {' '.join(str(error).split())}") from None
+    connection = check_endpoint(options)
+    check_target(options, target)
+    urls = tuple(dict.fromkeys((base_url_of(target), *map(base_url_of, options.more_urls))))
+    query = query_of(options.query)
+    listings = asyncio.run(_listings(connection, [f"{url}/v1/models{query}" for url in urls]))
+    listed = [_checked(url, answer) for url, answer in zip(urls, listings, strict=True)]
+    models = listed[0]
     found = models[0].id if models else None
-    if model is None and not (isinstance(found, str) and found.isprintable()):
-        raise AgentloadError(f"{listing} answers {what}: name the model to ask for with --model")
+    if options.model is None and not (isinstance(found, str) and found.isprintable()):
+        answers = "no list of models" if listings[0].status == 200 else f"HTTP {listings[0].status}"
+        raise AgentloadError(f"{urls[0]}/v1/models answers {answers}: name the model to ask for with --model")
     simulated = _simulated(models[0]) if models else None
-    asked = str(found) if model is None else model
-    return Endpoint(base_url, asked, headers, simulated, _max_model_len(models, asked, simulated is not None))
+    asked = str(found) if options.model is None else options.model
+    for url, others in zip(urls[1:], listed[1:], strict=True):
+        if options.model is None and others and asked not in [each.id for each in others]:
+            raise AgentloadError(
+                f"{url} lists no model {asked!r}, the first one of {urls[0]}; name one with --model"
+            )
+    lengths = [_max_model_len(each, asked, simulated is not None) for each in listed]
+    return Endpoint(
+        urls=urls,
+        model=asked,
+        api=options.api,
+        connection=connection,
+        query=query,
+        balance=options.balance,
+        simulated=simulated,
+        max_model_len=min((length for length in lengths if length is not None), default=None),
+    )
 
 
-def _checked(url: str) -> str:
-    """The URL without `/v1`; raises `AgentloadError` if requests cannot be sent to it."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        usable = usable and not (parts.query or parts.fragment) and url.isascii() and url.isprintable()
-    except ValueError:
-        usable = False
-    if not usable or " " in url:
-        raise AgentloadError(f"{url!r}: not an endpoint; it must be http(s)://HOST[:PORT][/PATH]")
-    if "@" in parts.netloc:
-        raise AgentloadError(f"the URL of the endpoint holds a password; put the key into {API_KEY_VARIABLE}")
-    return url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+async def _listings(connection: Connection, urls: list[str]) -> list[Answer]:
+    timeouts = Timeouts(_PROBE_TIMEOUT_S, None, _PROBE_TIMEOUT_S, 2 * _PROBE_TIMEOUT_S)
+    async with StampingClient(connection=connection, timeouts=timeouts) as client:
+        return await asyncio.gather(*(client.post(HttpRequest(url, b"", {}, "GET")) for url in urls))
 
 
-def _authorization() -> dict[str, str]:
-    key = os.environ.get(API_KEY_VARIABLE, "").strip()
-    if not key:
-        return {}
-    if not key.isascii() or not key.isprintable():
-        raise AgentloadError(f"{API_KEY_VARIABLE}: holds characters that cannot stand in a header")
-    return {"authorization": f"Bearer {key}"}
+def _checked(url: str, answer: Answer) -> list[_Model]:
+    """The models that a URL lists. Raises `AgentloadError` if requests to it would come to nothing."""
+    if answer.status is None:
+        if answer.error_kind == "bad_stream":
+            raise AgentloadError(f"{url} does not speak HTTP: {answer.error}")
+        raise AgentloadError(f"cannot reach {url}: {answer.error}")
+    return _models(answer.body) if answer.status == 200 else []
 
 
 class _Model(msgspec.Struct):
@@ -125,45 +163,3 @@ def _max_model_len(models: list[_Model], asked: str, simulated: bool) -> int | N
     """What is told of the model asked for; a simulator serves its one model by any name."""
     told = next((each.max_model_len for each in models if simulated or each.id == asked), None)
     return told if type(told) is int and told > 0 else None
-
-
-class Served(NamedTuple):
-    """Where a run goes. start: called with the `time.monotonic_ns` at which the run's clock reads 0."""
-
-    url: str
-    start: Callable[[int], None]
-
-
-@contextmanager
-def simulator_process(deployment: str, seed: int, faults: Path | None) -> Iterator[Served]:
-    """Serve a deployment in a process of its own on a free port.
-
-    A process of its own, because a client and a server that share a core and a loop measure each other.
-    Its clock stands at 0 until `Served.start`, so that faults come when they come in virtual time.
-    """
-    command = [sys.executable, "-m", "agentload", "serve", deployment]
-    command += ["--port", "0", "--seed", str(seed), "--json", "--until-stdin-ends"]
-    if faults is not None:
-        command += ["--faults", str(faults)]
-    # A group of its own, so that Ctrl-C reaches the replay alone, which then stops the server in order.
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            if not ready:
-                raise AgentloadError(
-                    f"the simulator of {deployment} did not start (exit code {process.wait()})"
-                )
-            yield Served(str(json.loads(ready)["url"]), partial(_tell_start, process))
-        finally:
-            # Its standard input ends here, and it stops.
-            process.communicate()
-
-
-def _tell_start(process: subprocess.Popen[str], origin_ns: int) -> None:
-    assert process.stdin is not None
-    with suppress(OSError):  # a server that has died is found by the requests
-        process.stdin.write(f"{origin_ns}\n")
-        process.stdin.flush()

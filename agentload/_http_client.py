@@ -1,44 +1,50 @@
-"""The replayer's hot path: store (time, bytes) of every read and do nothing else until the answer ended.
+"""The replayer's HTTP client: requests go out with as little ado as can be, every read is stamped.
 
-aiohttp opens, reuses and parses the connections. Its protocol class is replaced by one that, once the
-head of a chunked answer is parsed, only stamps and keeps what arrives; the parser gets it at the end.
-That costs about a third of parsing and waking a task on every read.
+It speaks HTTP/1.1 itself, for building and unbuilding the objects of a general client costs more than
+sending a request and reading its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
+from agentload._http_connection import Exchange, HttpConnection
+from agentload._http_framing import Marks
+from agentload._http_open import Connection, Opened, Opener, OpeningError, Origin
+from agentload_traces import ErrorKind
 
-READ_BUFFER_BYTES = 64 << 20
-"""How much unparsed answer one connection keeps before it is handed to the parser."""
+__all__ = ["Answer", "Connection", "HttpRequest", "Marks", "Opened", "StampingClient", "Timeouts"]
 
-IDLE_TIMEOUT_S = 600.0
-"""An answer of which nothing comes for this long has failed, unless the caller says otherwise."""
-
-_LOOK_S = 0.1
-"""How often a stream is looked at for an end that its last bytes did not show."""
+_KEPT_NS = 4_000_000_000
+"""How long an idle connection is kept: less than common servers keep theirs (5 s), so that none is closed by
+the other end just as a request goes out on it. Such a request may have been seen, so it is not sent again
+unasked."""
 
 
-class Marks(NamedTuple):
-    """When an answer's body arrived: at `at_ns[i]` (perf_counter), `body_bytes[i]` bytes of it were there.
+class HttpRequest(NamedTuple):
+    """What goes out. url: whole, with its query. headers: of this request, besides the client's own."""
 
-    Two lists, one entry a read, both ascending.
-    """
-
-    at_ns: list[int]
-    body_bytes: list[int]
+    url: str
+    body: bytes
+    headers: Mapping[str, str]
+    method: str = "POST"
 
 
 class Answer(NamedTuple):
-    """An answer as it came in. error: why it is not whole; `None` if it is."""
+    """An answer as it came in. Every time is `perf_counter_ns`.
+
+    status: `None` if no answer began. headers: names in lower case.
+    error: why it is not whole, in one line; `None` if it is. error_kind: set with it.
+    sent_ns: when the client was asked to send. end_ns: the read that ended the answer, or its failure.
+    opened: `None` if the connection was a used one. written_ns: when the operating system had taken the whole
+        request (with TLS: the encrypting layer, if not the system).
+    first_byte_ns: of the answer's head. unread_bytes: the most that lay unread when a read began, which is
+        what one read brought; see `Exchange`.
+    """
 
     status: int | None
     headers: Mapping[str, str]
@@ -47,280 +53,232 @@ class Answer(NamedTuple):
     sent_ns: int
     end_ns: int
     error: str | None
+    error_kind: ErrorKind | None = None
+    opened: Opened | None = None
+    written_ns: int | None = None
+    first_byte_ns: int | None = None
+    unread_bytes: int = 0
 
 
-class _BadFramingError(aiohttp.ClientPayloadError):
-    """A chunked body whose chunks cannot be told apart."""
+class Timeouts(NamedTuple):
+    """connect_s: to open a connection. first_token_s, total_s: from sending to the first token, and to the
+    end; `None` is any time. stall_s: between two reads, and before the first one."""
+
+    connect_s: float = 30.0
+    first_token_s: float | None = None
+    stall_s: float = 600.0
+    total_s: float | None = None
 
 
-class _Recording:
-    """What a connection notes of one answer: its marks, and the body that was parsed late."""
+class _Place(NamedTuple):
+    """What a URL means for a request. head: its first lines, up to the headers of the request itself."""
 
-    def __init__(self, handler: _StampingHandler) -> None:
-        self.marks = Marks([], [])
-        self.late_body: list[bytes] = []
-        self.handler = handler
-
-
-class _StampingHandler(ResponseHandler):
-    """Stamps every read; hands chunked bodies to the parser late.
-
-    registry: where the recording of each answer is put, by the identity of its payload.
-    idle_s: an answer of which nothing comes for so long has failed.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, registry: dict[int, _Recording], idle_s: float
-    ) -> None:
-        super().__init__(loop=loop)
-        self._registry = registry
-        self._idle_s = idle_s
-        self._recording = _Recording(self)
-        self._known: object = None
-        self._head = b""
-        self._kept: list[tuple[int, bytes]] | None = None
-        self._kept_bytes = 0
-        self._look_timer: asyncio.TimerHandle | None = None
-        self._heard_ns = 0
-
-    def set_response_params(self, **options: Any) -> None:
-        """Called by aiohttp for each request on the connection, before it is sent."""
-        self._registry.pop(id(self._known), None)
-        self._recording = _Recording(self)
-        self._known = self._payload
-        self._head = b""
-        self._keep_no_more()
-        super().set_response_params(**options)
-
-    def data_received(self, data: bytes) -> None:
-        now_ns = perf_counter_ns()
-        kept = self._kept
-        # aiohttp itself calls with no data when it resumes its parser.
-        if kept is None or not data:
-            self._pass_on(now_ns, data)
-            return
-        kept.append((now_ns, data))
-        self._kept_bytes += len(data)
-        # A chunked body ends in an empty line; one that has them elsewhere is parsed more often, no worse.
-        # An end that looks otherwise is found when nothing more comes, see `_look`.
-        if data.endswith(b"\r\n\r\n") or self._kept_bytes > READ_BUFFER_BYTES:
-            self.hand_over()
-
-    def _pass_on(self, at_ns: int, data: bytes) -> None:
-        """Let aiohttp parse `data`, note how much body it brought, and see whether a chunked body began."""
-        self._heard_ns = at_ns
-        super().data_received(data)
-        payload = self._payload
-        if payload is None:
-            self._head += data
-            return
-        if payload is not self._known:
-            # An answer begins, perhaps after interim ones (100, 103).
-            self._known = payload
-            self._registry[id(payload)] = self._recording
-            head = (self._head + data).partition(b"\r\n\r\n")[0].lower()
-            if b"\r\ntransfer-encoding: chunked" in head and not payload.is_eof():
-                self._keep()
-        if data and payload.total_bytes:
-            self._recording.marks.at_ns.append(at_ns)
-            self._recording.marks.body_bytes.append(payload.total_bytes)
-
-    def _keep(self) -> None:
-        # aiohttp would set a timer for every read that it parses; `_look` watches for silence instead.
-        self._drop_timeout()
-        self._read_timeout = None
-        self._kept = []
-        if self._look_timer is None:
-            self._look_timer = self._loop.call_later(_LOOK_S, self._look)
-
-    def _keep_no_more(self) -> None:
-        self._kept, self._kept_bytes = None, 0
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-            self._look_timer = None
-
-    def _look(self) -> None:
-        """Parse what has lain still for a while; see whether the endpoint has fallen silent."""
-        self._look_timer = None
-        if self._kept is None:
-            return
-        if self._kept:
-            self._heard_ns = self._kept[-1][0]
-        still_s = (perf_counter_ns() - self._heard_ns) / 1e9
-        if self._kept and still_s > _LOOK_S / 2:
-            self.hand_over()
-        if still_s > self._idle_s:
-            self._on_read_timeout()
-        elif self._kept is not None:
-            self._look_timer = self._loop.call_later(_LOOK_S, self._look)
-
-    def hand_over(self) -> None:
-        """Parse what was kept, and take the body out of the reader, which is slow for many small chunks."""
-        kept = self._kept
-        payload = self._payload
-        if kept is None or payload is None:
-            return
-        self._kept, self._kept_bytes = [], 0
-        times, sizes = self._recording.marks
-        if kept:
-            self._heard_ns = kept[-1][0]
-        parse = super().data_received
-        for at_ns, data in kept:
-            parse(data)
-            times.append(at_ns)
-            sizes.append(payload.total_bytes)
-        if self._exception is not None and not payload.is_eof():
-            # aiohttp tells the next request on the connection, which closes, but not the reader of this one.
-            # What the reader was woken for stays with it: it looks for an error only after it has read.
-            payload.set_exception(_BadFramingError(self._exception))
-            self._keep_no_more()
-            return
-        self._recording.late_body += payload._buffer
-        payload._buffer.clear()
-        payload._size = 0
-        if payload._http_chunk_splits is not None:
-            # Places of chunks that nobody will ask for; too many of them stop the reading.
-            payload._http_chunk_splits.clear()
-        if payload.is_eof():
-            self._keep_no_more()
-
-    def eof_received(self) -> None:
-        self.hand_over()
-        super().eof_received()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.hand_over()
-        self._keep_no_more()
-        super().connection_lost(exc)
-
-
-class _Reused:
-    """Whether a request went out on a connection that an earlier one had used."""
-
-    yes = False
-
-
-async def _note_reuse(session: aiohttp.ClientSession, context: Any, params: object) -> None:
-    context.trace_request_ctx.yes = True
+    origin: Origin
+    head: str
 
 
 class StampingClient:
     """An HTTP client for streams whose arrival times matter; an async context manager.
 
-    Every time in its answers is `perf_counter_ns`. headers: sent with every request. idle_s: an answer of
-    which nothing comes for so long has failed.
+    shows_token: whether so much of a body holds a token; asked only when `Timeouts.first_token_s` is over.
     """
 
-    def __init__(self, *, headers: dict[str, str] | None = None, idle_s: float = IDLE_TIMEOUT_S) -> None:
-        self._headers = headers or {}
-        self._idle_s = idle_s
-        self._recordings: dict[int, _Recording] = {}
+    def __init__(
+        self,
+        *,
+        connection: Connection | None = None,
+        timeouts: Timeouts | None = None,
+        shows_token: Callable[[bytes], bool] = bool,
+    ) -> None:
+        self._connection = connection or Connection()
+        self._timeouts = timeouts or Timeouts()
+        self._shows_token = shows_token
+        self._opener = Opener(self._connection, self._timeouts.stall_s)
+        self._idle: dict[Origin, list[HttpConnection]] = {}
+        self._open: set[HttpConnection] = set()
+        self._places: dict[tuple[str, str], _Place] = {}
 
     async def __aenter__(self) -> StampingClient:
-        connector = aiohttp.TCPConnector(limit=0)
-        # aiohttp has no public way to choose its protocol class.
-        connector._factory = functools.partial(  # type: ignore[assignment]
-            _StampingHandler,
-            asyncio.get_running_loop(),
-            self._recordings,
-            self._idle_s,
-        )
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            trace_configs=[tracing],
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=self._idle_s),
-            read_bufsize=READ_BUFFER_BYTES,
-            auto_decompress=False,
-            headers={"accept-encoding": "identity", **self._headers},
-        )
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._session.close()
+        self._idle.clear()
+        lost = [connection.lost for connection in self._open]
+        for connection in self._open:
+            connection.abort()
+        if lost:
+            # What is closed is told so by the event loop, which must still run then.
+            await asyncio.wait(lost, timeout=1)
 
-    async def post(self, url: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """Send a JSON body once; never raises for what the network or the endpoint does.
-
-        An endpoint that closes an idle connection just as a request goes out on it has not seen the
-        request, so in that one case it goes out again; its time counts from the first attempt.
-        """
-        reused = _Reused()
-        answer = await self._post(url, body, headers, reused)
-        took_ns = answer.end_ns - answer.sent_ns
-        if answer.error in (_CLOSED, _RESET) and answer.status is None and reused.yes and took_ns < _STALE_NS:
-            again = await self._post(url, body, headers, reused)
-            return again._replace(sent_ns=answer.sent_ns)
-        return answer
-
-    async def _post(self, url: str, request: bytes, headers: dict[str, str], reused: _Reused) -> Answer:
-        response: aiohttp.ClientResponse | None = None
-        parts: list[bytes] = []
-        error: str | None = None
-        headers = {"content-type": "application/json", **headers}
+    async def post(self, request: HttpRequest) -> Answer:
+        """Send a request once; never raises for what the network or the endpoint does."""
         sent_ns = perf_counter_ns()
         try:
-            async with self._session.post(
-                url, data=request, headers=headers, allow_redirects=False, trace_request_ctx=reused
-            ) as response:
-                try:
-                    async for part in response.content.iter_any():
-                        parts.append(part)
-                except BaseException:
-                    # Whatever broke it off, what had come by then is kept.
-                    if recording := self._recordings.get(id(response.content)):
-                        recording.handler.hand_over()
-                    raise
-        except TimeoutError:
-            error = f"nothing came from the endpoint for {self._idle_s:g} s"
-        except aiohttp.ServerDisconnectedError:
-            error = _CLOSED
-        except (aiohttp.ClientConnectorError, aiohttp.ClientPayloadError) as failure:
-            error = _reason(failure)
-        except (aiohttp.ClientError, OSError, ValueError) as failure:
-            error = _RESET if _is_reset(failure) else _reason(failure)
-        except RuntimeError:
-            # aiohttp's, of a connection that broke together with its last bytes: they woke the reader, which
-            # finds the connection gone before it is told why.
-            broken = response.content.exception() if response is not None else None
-            if broken is None:
-                raise
-            error = _reason(broken)
-        end_ns = perf_counter_ns()
-        if response is None:
-            return Answer(None, {}, b"", Marks([], []), sent_ns, end_ns, error)
-        recording = self._recordings.pop(id(response.content), None)
-        marks = recording.marks if recording else Marks([], [])
-        parts += recording.late_body if recording else ()
-        if error is not None:
-            # A broken StreamReader refuses to be read, so what it still holds is taken as it stands.
-            parts += response.content._buffer
-        return Answer(response.status, response.headers, b"".join(parts), marks, sent_ns, end_ns, error)
+            place = self._places.get((request.method, request.url)) or self._place(request)
+            parts = self._parts(request, place)
+        except ValueError as error:
+            return _unsent(sent_ns, "internal", f"the request cannot be sent: {error}")
+        connection = self._take_idle(place.origin)
+        opened: Opened | None = None
+        if connection is None:
+            try:
+                connection, opened = await self._opened(place.origin, sent_ns)
+            except OpeningError as error:
+                return _unsent(sent_ns, error.kind, str(error))
+        exchange = await self._exchange(connection, parts, sent_ns)
+        return self._answer(exchange, sent_ns, opened, connection, place.origin)
+
+    def _place(self, request: HttpRequest) -> _Place:
+        """Read the URL of a request; remembered, for there are few. Raises ValueError."""
+        method, url = request.method, request.url
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii() or " " in url:
+            raise ValueError("its URL is not http(s)://HOST[:PORT]/PATH")
+        tls = parts.scheme == "https"
+        origin = Origin(tls, parts.hostname, parts.port or (443 if tls else 80))
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        authority = parts.netloc.rpartition("@")[2]
+        headers = {
+            "Host": authority,
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+            "User-Agent": "agentload",
+        }
+        proxy = self._connection.proxy
+        if proxy is not None and not tls:
+            path = f"http://{authority}{path}"
+            if proxy.authorization is not None:
+                headers["Proxy-Authorization"] = proxy.authorization
+        own = {name.lower() for name in self._connection.headers}
+        if "content-type" not in own and method == "POST":
+            headers["Content-Type"] = "application/json"
+        kept = {name: value for name, value in headers.items() if name.lower() not in own}
+        head = f"{method} {path} HTTP/1.1\r\n{_lines(kept)}{_lines(self._connection.headers)}"
+        place = _Place(origin, head)
+        self._places[method, url] = place
+        return place
+
+    def _parts(self, request: HttpRequest, place: _Place) -> list[bytes]:
+        """The bytes of a request. Raises ValueError."""
+        body = request.body
+        length = "" if request.method == "GET" else f"Content-Length: {len(body)}\r\n"
+        head = f"{place.head}{_lines(request.headers)}{length}\r\n".encode("latin-1")
+        return [head, body] if body else [head]
+
+    def _take_idle(self, origin: Origin) -> HttpConnection | None:
+        """The connection that was used last, for the others may then be let go."""
+        idle = self._idle.get(origin)
+        oldest_ns = perf_counter_ns() - _KEPT_NS
+        while idle:
+            connection = idle.pop()
+            if connection.usable and connection.idle_since_ns > oldest_ns:
+                return connection
+            connection.abort()
+        return None
+
+    def _keep(self, connection: HttpConnection, origin: Origin) -> None:
+        idle = self._idle.setdefault(origin, [])
+        idle.append(connection)
+        while not idle[0].usable or idle[0].idle_since_ns <= connection.idle_since_ns - _KEPT_NS:
+            idle.pop(0).abort()
+
+    async def _opened(self, origin: Origin, sent_ns: int) -> tuple[HttpConnection, Opened]:
+        """Open a connection within its time. Raises `OpeningError`."""
+        times = self._timeouts
+        gone_s = (perf_counter_ns() - sent_ns) / 1e9
+        limits: list[tuple[float, ErrorKind, str]] = [
+            (times.connect_s, "connect_timeout", f"no connection to {origin} within {times.connect_s:g} s")
+        ]
+        if times.first_token_s is not None:
+            limits.append(
+                (times.first_token_s - gone_s, "first_token_timeout", _no_token(times.first_token_s))
+            )
+        if times.total_s is not None:
+            limits.append((times.total_s - gone_s, "total_timeout", _not_over(times.total_s)))
+        within_s, kind, text = min(limits)
+        made: list[HttpConnection] = []
+
+        def on_made(connection: HttpConnection) -> None:
+            made.append(connection)
+            self._open.add(connection)
+            connection.lost.add_done_callback(lambda _: self._open.discard(connection))
+
+        try:
+            async with asyncio.timeout(max(0.0, within_s)):
+                return await self._opener.open(origin, on_made)
+        except BaseException as error:
+            for connection in made:
+                connection.abort()
+                connection.connection_lost(None)  # TLS that never began does not tell
+            if isinstance(error, TimeoutError):
+                raise OpeningError(kind, text) from None
+            raise
+
+    async def _exchange(self, connection: HttpConnection, parts: list[bytes], sent_ns: int) -> Exchange:
+        exchange = Exchange(connection.loop)
+        connection.send(parts, exchange)
+        times = self._timeouts
+        if (first_s := times.first_token_s) is not None and not exchange.done.done():
+            gone_s = (perf_counter_ns() - sent_ns) / 1e9
+
+            def look() -> None:
+                if not self._shows_token(exchange.reader.body):
+                    connection.fail("first_token_timeout", _no_token(first_s))
+
+            connection.at(first_s - gone_s, look)
+        if (total_s := times.total_s) is not None and not exchange.done.done():
+            gone_s = (perf_counter_ns() - sent_ns) / 1e9
+            connection.at(total_s - gone_s, lambda: connection.fail("total_timeout", _not_over(total_s)))
+        try:
+            await exchange.done
+        except BaseException:
+            connection.fail("interrupted", "the request was cancelled")
+            connection.abort()
+            raise
+        return exchange
+
+    def _answer(
+        self,
+        exchange: Exchange,
+        sent_ns: int,
+        opened: Opened | None,
+        connection: HttpConnection,
+        origin: Origin,
+    ) -> Answer:
+        if connection.usable:
+            self._keep(connection, origin)
+        reader = exchange.reader
+        return Answer(
+            reader.status,
+            reader.headers,
+            reader.body,
+            reader.marks,
+            sent_ns,
+            exchange.end_ns,
+            exchange.error,
+            exchange.error_kind,
+            opened,
+            exchange.written_ns,
+            reader.first_byte_ns,
+            exchange.unread_bytes,
+        )
 
 
-_CLOSED = "the endpoint closed the connection without an answer"
-
-_RESET = "the endpoint reset the connection without an answer"
-
-_STALE_NS = 100_000_000
-"""A connection that is closed later than this after a request was closed by what the request did."""
+def _unsent(sent_ns: int, kind: ErrorKind, error: str) -> Answer:
+    return Answer(None, {}, b"", Marks([], []), sent_ns, perf_counter_ns(), error, kind)
 
 
-def _is_reset(failure: BaseException) -> bool:
-    # uvloop's errors of writing to a connection that is closed have no number.
-    numbers = (errno.ECONNRESET, errno.EPIPE)
-    return getattr(failure, "errno", None) in numbers or "write request body" in str(failure)
+def _no_token(within_s: float) -> str:
+    return f"no token came within {within_s:g} s"
 
 
-def _reason(failure: BaseException) -> str:
-    """One line for a failed connection or stream."""
-    if isinstance(failure, _BadFramingError):
-        message = getattr(failure.args[0], "message", "") or str(failure.args[0])
-        return f"the stream is not valid HTTP: {message.splitlines()[0]}"
-    if isinstance(failure, aiohttp.ClientPayloadError):
-        return "the stream was cut off before its end"
-    text = " ".join(str(failure).split()) or type(failure).__name__
-    if isinstance(failure, aiohttp.ClientResponseError):
-        return f"no valid HTTP answer: {failure.message.partition(chr(10))[0] or 'no reason given'}"
-    return text
+def _not_over(within_s: float) -> str:
+    return f"the answer was not over within {within_s:g} s"
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    """The lines of headers. Raises ValueError for what would break them; values are not repeated."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or not lines.isascii():
+        raise ValueError(f"a header holds what is no text ({', '.join(map(repr, headers))})")
+    return lines

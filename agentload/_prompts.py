@@ -73,9 +73,13 @@ def _equal_head(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 class PromptPlanner:
-    """Plans the prompts of one session's agents; call `plan` for the turns of an agent in their order."""
+    """Plans the prompts of one session's agents; call `plan` for the turns of an agent in their order.
 
-    def __init__(self, session: Session) -> None:
+    salt: prompts under another one share nothing with these.
+    """
+
+    def __init__(self, session: Session, salt: str = "") -> None:
+        self._salt = f"{salt}\0\0" if salt else ""
         self._session_id = session.session_id
         self._contexts: dict[str | None, _Context] = {}
         self._next_ids: dict[str, tuple[int, ...]] = {}
@@ -98,7 +102,7 @@ class PromptPlanner:
         return prompt
 
     def _own_key(self, turn: Turn) -> str:
-        return f"{self._session_id}\0{turn.agent_id or ''}\0{turn.turn_id}"
+        return f"{self._salt}{self._session_id}\0{turn.agent_id or ''}\0{turn.turn_id}"
 
     def _from_counts(self, turn: Turn, before: _Context) -> Prompt:
         total = turn.input_tokens
@@ -121,6 +125,7 @@ class PromptPlanner:
     def _from_blocks(self, turn: Turn, blocks: PrefixBlocks, before: _Context) -> Prompt:
         ids, size = blocks.ids, blocks.block_tokens
         scope = f"session\0{self._session_id}" if blocks.scope == "session" else "trace"
+        scope = self._salt + scope
         whole = min(turn.input_tokens // size, len(ids))
         head = min(_equal_head(ids, before.block_ids), whole)
         if head > 1 and before.runs[0].tokens != size:

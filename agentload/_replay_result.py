@@ -7,27 +7,38 @@ from pathlib import Path
 
 import msgspec
 
-from agentload_traces import ImportReport, RequestRow, RunWriter, ToolCallRow
+from agentload_traces import ClientRow, ImportReport, RequestRow, RunWriter, ToolCallRow
 
 
 class ReplayResult(msgspec.Struct):
     """What a run holds. interrupted: it was stopped by Ctrl-C and can be resumed.
 
-    turns, failed, skipped: rows of the whole run, those from before a resume included.
+    turns, failed, skipped: turns of the whole run, those from before a resume included. retried: attempts
+    that were followed by another, which are no turns. capped: sessions that a cap of the load ended early.
+    valid: whether the client kept up; `None` if that is not judged. invalid_reasons: in words.
+    turns_planned: how many turns the run was to play; `None` if the trace was not read to its end.
     first_error, first_skip: why the first of those failed or was not sent.
     """
 
     path: Path
     trace: ImportReport
     turns: int = 0
+    turns_planned: int | None = None
     failed: int = 0
     skipped: int = 0
     first_error: str | None = None
     first_skip: str | None = None
     interrupted: bool = False
+    retried: int = 0
+    capped: int = 0
+    valid: bool | None = None
+    invalid_reasons: tuple[str, ...] = ()
 
     def count(self, status: str, error: str | None = None) -> None:
         """Count a row."""
+        if status == "retried":
+            self.retried += 1
+            return
         self.turns += 1
         if status == "failed":
             self.failed += 1
@@ -44,6 +55,7 @@ class CountingSink:
         self._add_request = writer.add_request
         self._count = result.count
         self.add_tool_call: Callable[[ToolCallRow], None] = writer.add_tool_call
+        self.add_client: Callable[[ClientRow], None] = writer.add_client
         self.tick: Callable[[int], None] = writer.tick
 
     def add_request(self, row: RequestRow) -> None:

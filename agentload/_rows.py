@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from agentload._messages import asked_tokens
 from agentload._player import PlannedTurn, SessionPlayer
+from agentload._requests import asked_tokens
 from agentload_simbackend import Arrival
-from agentload_traces import RequestRow, ToolCallRow
+from agentload_traces import ClientRow, RequestRow, ToolCallRow
 
 
 class RowSink(Protocol):
@@ -27,8 +27,16 @@ class RowSink(Protocol):
         ...
 
 
-def planned_row(planned: PlannedTurn) -> RequestRow:
-    """A turn's row with what is known before it is sent."""
+class WallSink(RowSink, Protocol):
+    """Takes what the replayer saw of itself, too."""
+
+    def add_client(self, row: ClientRow) -> None:
+        """Take a row of one interval."""
+        ...
+
+
+def planned_row(planned: PlannedTurn, warmup_ns: int = 0) -> RequestRow:
+    """A turn's row with what is known before it is sent. warmup_ns: turns due before this are warm-up."""
     turn = planned.turn
     return RequestRow(
         session_id=turn.session_id,
@@ -44,6 +52,7 @@ def planned_row(planned: PlannedTurn) -> RequestRow:
         think_ns=planned.think_ns,
         input_tokens=turn.input_tokens,
         output_tokens_asked=asked_tokens(turn),
+        warmup=planned.scheduled_ns < warmup_ns,
     )
 
 
@@ -54,6 +63,7 @@ def skipped_rows(player: SessionPlayer) -> Iterator[RequestRow]:
         row.status = "skipped"
         row.error = player.why_unsent(planned)
         row.scheduled_ns = None
+        row.warmup = False
         row.gate_turn_id = None
         row.tool_ns = row.think_ns = 0
         yield row

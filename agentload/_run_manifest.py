@@ -9,69 +9,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from agentload._context_limit import OverflowPolicy
-from agentload_simbackend import Deployment, LatencyClass, SimulatedModel
-from agentload_traces import AgentloadError, Manifest, RunReader, decodable
+from agentload._options import GROUPS, ReplayOptions
+from agentload_simbackend import Deployment, SimulatedModel
+from agentload_traces import AgentloadError, Manifest, OptionValue, RunReader, decodable
 
-_RECORDED = (
-    "concurrency",
-    "speed",
-    "max_turns",
-    "model",
-    "timeout_s",
-    "trace_format",
-    "strict",
-    "arrivals",
-    "faults",
-    "content",
-    "latency_class",
-    "tool_slots",
-    "on_overflow",
-)
-
-
-class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How to replay a trace.
-
-    trace: path of the trace; trace_format: its format, `None` to recognise it.
-    target: name or file of a deployment, or the URL of an OpenAI-compatible endpoint.
-    clock: "virtual" simulates in process; "wall" goes over HTTP, to a server of its own for a deployment.
-    concurrency: closed loop with this many sessions active; `None` is open loop at recorded start times.
-    speed: how much faster than recorded arrivals, tools and think time pass.
-    max_turns: turns of each session to play, from its first.
-    faults: file of the faults that befall the deployment, see `agentload_simbackend.load_faults`.
-    content, latency_class: of all requests; `None` is the deployment's default.
-    tool_slots: tools that run at a time, 0 for any number; `None` is as the deployment says.
-    on_overflow: what to do with turns that outgrow the context of the deployment, or of the endpoint if it
-    tells its length.
-    timeout_s: a turn of whose answer nothing comes for so long has failed (wall clock).
-    arrivals: record each answer's token timeline.
-    resume: `out` is an interrupted run to be finished.
-    """
-
-    trace: Path
-    out: Path
-    target: str = "gemma4-31b/pd"
-    clock: Literal["virtual", "wall"] = "virtual"
-    concurrency: int | None = None
-    speed: float = 1.0
-    max_turns: int | None = None
-    seed: int = 0
-    model: str | None = None
-    timeout_s: float = 600.0
-    trace_format: str | None = None
-    strict: bool = False
-    arrivals: bool = True
-    faults: Path | None = None
-    content: str | None = None
-    latency_class: LatencyClass | None = None
-    tool_slots: int | None = None
-    on_overflow: OverflowPolicy = "refuse"
-    resume: bool = False
+_UNRECORDED = ("trace", "out", "target", "clock", "seed", "resume", *GROUPS)
+"""Fields of `ReplayOptions` that the manifest has elsewhere, or that are no option."""
 
 
 def new_manifest(
@@ -95,7 +43,7 @@ def new_manifest(
         spec_sha256=simulated.spec_sha256 if simulated else None,
         faults_sha256=file_sha256(options.faults) if options.faults else None,
         conditions=(*(simulated.conditions if simulated else ()), *conditions),
-        options={name: _plain(getattr(options, name)) for name in _RECORDED},
+        options=recorded_options(options),
         versions={name: version(name) for name in ("agentload", "aiohttp", "polars")}
         | {"python": platform.python_version()},
         host={"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count() or 0},
@@ -103,31 +51,66 @@ def new_manifest(
     )
 
 
+def recorded_options(options: ReplayOptions) -> dict[str, OptionValue]:
+    """What a manifest records of the options, those of all groups by their names."""
+    recorded = {name: value for name, value in structs.asdict(options).items() if name not in _UNRECORDED}
+    for group in GROUPS:
+        recorded |= structs.asdict(getattr(options, group))
+    # A header's value may be a secret.
+    recorded["headers"] = tuple(name for name, _ in options.endpoint.headers)
+    return {name: _plain(value) for name, value in recorded.items()}
+
+
 def resumed_options(
-    run: Path, trace: Path | None, *, target: str | None = None, faults: Path | None = None
+    run: Path,
+    trace: Path | None,
+    *,
+    target: str | None = None,
+    faults: Path | None = None,
+    headers: tuple[tuple[str, str], ...] = (),
+    key_file: Path | None = None,
 ) -> ReplayOptions:
     """The options that an interrupted run was started with.
 
-    trace, target, faults: where these files now are, if moved, or if the paths that the run has of them are
-    relative to another directory. What they hold is checked when the run goes on.
+    trace, target, faults, key_file: where these files now are, if moved, or if the paths that the run has of
+    them are relative to another directory. What they hold is checked when the run goes on.
+    headers: those of the run once more, for their values are not recorded.
     Raises `AgentloadError` if the run or one of its files is not there any more, or is of another kind.
     """
     manifest = RunReader(run).manifest
     path = trace or Path(manifest.trace)
     if not path.is_file():
         raise AgentloadError(f"{path}: the trace of {run} is not there; name it: --resume {run} TRACE")
-    values = {name: manifest.options.get(name) for name in _RECORDED}
-    used_faults = _faults_of(run, values.pop("faults"), faults)
-    used = _target_of(run, manifest, target)
     # What is `None` was not given, or does not hold for the target.
-    known = {name: value for name, value in values.items() if value is not None}
-    known |= {"clock": manifest.clock, "seed": manifest.seed, "resume": True}
+    values = {name: value for name, value in manifest.options.items() if value is not None}
+    used_faults = _faults_of(run, values.pop("faults", None), faults)
+    used = _target_of(run, manifest, target)
+    _check_headers(run, values.pop("headers", ()), headers)
+    if key_file is not None:
+        values["key_file"] = str(key_file)
+    grouped: dict[str, Any] = {
+        group: {name: values.pop(name) for name in kind.__struct_fields__ if name in values}
+        for group, kind in GROUPS.items()
+    }
+    grouped["endpoint"]["headers"] = headers
+    known = {**values, **grouped, "clock": manifest.clock, "seed": manifest.seed, "resume": True}
     # Paths stay what they are, which may be no text.
     try:
         options = msgspec.convert({**known, "trace": "", "out": ""}, ReplayOptions, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise AgentloadError(f"{run}/manifest.json: options: {error}") from None
-    return msgspec.structs.replace(options, trace=path, out=run, target=used, faults=used_faults)
+    return structs.replace(options, trace=path, out=run, target=used, faults=used_faults)
+
+
+def _check_headers(run: Path, recorded: object, given: tuple[tuple[str, str], ...]) -> None:
+    names = [name.lower() for name, _ in given]
+    needed = [str(name).lower() for name in recorded] if isinstance(recorded, list | tuple) else []
+    if sorted(names) != sorted(needed):
+        wanted = " ".join(f"--header {name}:VALUE" for name in needed) or "none"
+        raise AgentloadError(
+            f"--resume {run}: give the headers that it was started with, for their values are not recorded:"
+            f" {wanted}"
+        )
 
 
 def _faults_of(run: Path, recorded: object, given: Path | None) -> Path | None:
@@ -179,8 +162,11 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _plain(value: str | float | bool | Path | None) -> str | float | bool | None:
-    return decodable(value) if isinstance(value, Path | str) else value
+def _plain(value: Any) -> OptionValue:
+    if isinstance(value, tuple):
+        return tuple(decodable(each) for each in value)
+    recorded: OptionValue = decodable(value) if isinstance(value, Path | str) else value
+    return recorded
 
 
 def _path(kind: type, value: object) -> object:

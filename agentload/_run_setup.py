@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from agentload._context_limit import ContextLimit, ContextPlan, context_limit, look_through
 from agentload._endpoint import Endpoint
-from agentload._run_manifest import ReplayOptions
+from agentload._options import ReplayOptions
+from agentload._tools import tool_conditions
 from agentload_simbackend import (
     CLASS_HEADER,
     CONTENT_HEADER,
@@ -55,7 +56,7 @@ def prepare_run(
     if options.faults:
         check_faults(options.faults, faults, deployment)
     _check_content(options.content, deployment)
-    slots = options.tool_slots if options.tool_slots is not None else deployment.tool_slots
+    slots = options.tooling.tool_slots if options.tooling.tool_slots is not None else deployment.tool_slots
     context = _fitted(options, reader, context_limit(deployment), tell)
     conditions = [*_conditions(options, slots or None, deployment), *context.conditions()]
     if options.faults:
@@ -66,8 +67,8 @@ def prepare_run(
 def prepare_endpoint_run(
     options: ReplayOptions, reader: TraceReader, endpoint: Endpoint, tell: Callable[[str], None]
 ) -> RunSetup:
-    """As `prepare_run`, for an endpoint and options that `check_for_endpoint` has let pass."""
-    slots = options.tool_slots or None
+    """As `prepare_run`, for an endpoint."""
+    slots = options.tooling.tool_slots or None
     conditions = _conditions(options, slots, None)
     if endpoint.max_model_len is not None:
         limit = ContextLimit(
@@ -87,19 +88,6 @@ def prepare_endpoint_run(
     return RunSetup((), slots, None, tuple(conditions))
 
 
-def check_for_endpoint(options: ReplayOptions) -> None:
-    """Raise `AgentloadError` for an option that a run against an endpoint cannot have."""
-    if options.clock == "virtual":
-        raise AgentloadError(f"{options.target} is an endpoint: replay against it needs --clock wall")
-    if options.faults:
-        raise AgentloadError(
-            f"--faults: {options.target} is an endpoint, and its faults are its own; a simulated one takes"
-            " them with `agentload serve --faults`"
-        )
-    if options.content is not None and not (options.content.isascii() and options.content.isprintable()):
-        raise AgentloadError(f"--content {options.content!r}: holds characters that cannot stand in a header")
-
-
 def check_faults(path: Path, faults: Sequence[Fault], deployment: Deployment) -> None:
     """Raise `SpecError`, with the file and the fault, for one that cannot befall a deployment."""
     for fault in faults:
@@ -113,12 +101,20 @@ def check_faults(path: Path, faults: Sequence[Fault], deployment: Deployment) ->
 def _fitted(
     options: ReplayOptions, reader: TraceReader, limit: ContextLimit, tell: Callable[[str], None]
 ) -> ContextPlan:
-    context = look_through(reader, limit, options.on_overflow, options.max_turns)
+    context = look_through(reader, limit, options.on_overflow, _turns_looked_at(options))
     if refusal := context.refusal():
         raise AgentloadError(f"{reader.name}: {refusal}")
     if warning := context.warning():
         tell(warning)
     return context
+
+
+def _turns_looked_at(options: ReplayOptions) -> int | None:
+    """How many turns of a session may be sent, counted from its first; `None` is all."""
+    load = options.load
+    if load.start_turn == "random" or load.max_turns is None:
+        return None
+    return int(load.start_turn) + load.max_turns
 
 
 def _check_content(content: str | None, deployment: Deployment) -> None:
@@ -143,6 +139,7 @@ def _conditions(options: ReplayOptions, slots: int | None, deployment: Deploymen
         sentences.append(f"All requests are of the content class {options.content}{rest}.")
     if options.latency_class is not None:
         sentences.append(f"All requests are of the latency class {options.latency_class}.")
+    sentences += tool_conditions(options.tooling)
     if slots is not None:
         sentences.append(f"Tools run in {counted(slots, 'slot')}; further calls wait.")
     return sentences

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec.structs
 
-from agentload._feed import ClosedLoop
+from agentload._feed import ClosedLoop, Launch
 from agentload._sweep_points import (
     GENERATED_SPREAD_S,
     NEW_TOKENS,
@@ -37,11 +37,11 @@ class StaggeredLoop(ClosedLoop):
     def next_start_ns(self, active: int, now_ns: int) -> int | None:
         """See `SessionFeed`."""
         start_ns = super().next_start_ns(active, now_ns)
-        if start_ns is None or self._taken >= self._places:
-            return start_ns
-        return max(start_ns, self._taken * self._spread_ns // self._places)
+        if start_ns is not None and self._taken < self._places:
+            self._start_ns = start_ns = max(start_ns, self._taken * self._spread_ns // self._places)
+        return start_ns
 
-    def take(self) -> Session:
+    def take(self) -> Launch:
         """See `SessionFeed`."""
         self._taken += 1
         return super().take()

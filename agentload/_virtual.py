@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from agentload._cap import Cap
 from agentload._feed import SessionFeed
-from agentload._messages import asked_tokens
-from agentload._player import Pace, PlannedTurn, SessionPlayer
+from agentload._player import CallTime, Pace, PlannedTurn, SessionPlayer
 from agentload._prompts import PromptPlanner
+from agentload._requests import asked_tokens
 from agentload._rows import RowSink, planned_row, put_arrivals, skipped_rows
 from agentload._tool_pool import ToolPool
 from agentload_simbackend import (
@@ -26,7 +27,7 @@ from agentload_simbackend import (
     LatencyClass,
     Rejected,
 )
-from agentload_traces import RequestRow, Turn
+from agentload_traces import ErrorKind, RequestRow, Turn
 
 
 class _Playing(NamedTuple):
@@ -37,7 +38,9 @@ class _Playing(NamedTuple):
 class VirtualRun:
     """Plays the sessions of `feed` on `engine` and writes their rows to `sink`.
 
-    tools, unfit: see `SessionPlayer`. content, latency_class: of all requests, see `EngineRequest`.
+    max_turns, tools, unfit, call_ns: see `SessionPlayer`. cap: ends the run before its sessions do.
+    warmup_ns: turns that are due before it are marked. on_failure: whether a failed turn ends its session.
+    content, latency_class: of all requests, see `EngineRequest`.
     arrivals: also write each answer's token timeline, which costs time per decode step.
     progress: called after each answered turn.
     """
@@ -52,6 +55,10 @@ class VirtualRun:
         max_turns: int | None = None,
         tools: ToolPool | None = None,
         unfit: Callable[[Turn], str | None] | None = None,
+        call_ns: CallTime | None = None,
+        cap: Cap | None = None,
+        warmup_ns: int = 0,
+        on_failure: Literal["end", "continue"] = "end",
         content: str | None = None,
         latency_class: LatencyClass = "standard",
         arrivals: bool = True,
@@ -61,8 +68,16 @@ class VirtualRun:
         self._feed = feed
         self._sink = sink
         self._player = partial(
-            SessionPlayer, pace=pace, max_turns=max_turns, tools=tools or ToolPool(), unfit=unfit
+            SessionPlayer,
+            pace=pace,
+            max_turns=max_turns,
+            tools=tools or ToolPool(),
+            unfit=unfit,
+            call_ns=call_ns,
         )
+        self._cap = cap or Cap()
+        self._warmup_ns = warmup_ns
+        self._on_failure = on_failure
         self._content = content
         self._latency_class = latency_class
         self._arrivals = arrivals
@@ -101,11 +116,21 @@ class VirtualRun:
 
     def _start_sessions(self, now_ns: int) -> None:
         self._start_may_have_come = False
-        while (start_ns := self._feed.next_start_ns(self._active, now_ns)) is not None and start_ns <= now_ns:
-            session = self._feed.take()
-            player = self._player(session, start_ns=start_ns)
+        while (start_ns := self._feed.next_start_ns(self._active, now_ns)) is not None:
+            if self._cap.refuses(start_ns):
+                start_ns = None
+                break
+            if start_ns > now_ns:
+                break
+            launch = self._feed.take()
+            player = self._player(
+                launch.session, start_ns=launch.start_ns, first_position=launch.first_position
+            )
+            planner = PromptPlanner(launch.session, launch.salt)
+            for turn in launch.session.turns[: launch.first_position]:
+                planner.plan(turn)
             self._active += 1
-            playing = _Playing(player, PromptPlanner(session))
+            playing = _Playing(player, planner)
             self._wake(playing)
             self._close_if_finished(playing)
         self._start_ns = start_ns
@@ -121,33 +146,43 @@ class VirtualRun:
         if playing.player.finished:
             self._active -= 1
             self._start_may_have_come = True
+            if playing.player.ended_by_cap:
+                self._cap.session_ended()
             for row in skipped_rows(playing.player):
                 self._sink.add_request(row)
 
     def _submit_due(self, now_ns: int) -> None:
         _, _, playing = heappop(self._heap)
+        kept_back = False
         for planned in playing.player.take_due(now_ns):
-            turn = planned.turn
-            self._requests += 1
-            self._in_flight[self._requests] = (playing, planned)
-            if turn.input_tokens < 1:
-                self._take(
-                    Rejected(self._requests, now_ns, "invalid_request", "a prompt has at least 1 token")
-                )
-                continue
-            request = EngineRequest(
-                request_id=self._requests,
-                session_id=turn.session_id,
-                turn_id=turn.turn_id,
-                context_id=f"{turn.session_id}\0{turn.agent_id or ''}",
-                prompt_runs=playing.planner.plan(turn).runs,
-                input_tokens=turn.input_tokens,
-                output_tokens=asked_tokens(turn),
-                content=self._content,
-                latency_class=self._latency_class,
-            )
-            self._engine.submit(request, now_ns)
+            if self._cap.may_send(planned.scheduled_ns):
+                self._submit(playing, planned, now_ns)
+            else:
+                playing.player.keep_back(planned)
+                kept_back = True
         self._wake(playing)
+        if kept_back:
+            self._close_if_finished(playing)
+
+    def _submit(self, playing: _Playing, planned: PlannedTurn, now_ns: int) -> None:
+        turn = planned.turn
+        self._requests += 1
+        self._in_flight[self._requests] = (playing, planned)
+        if turn.input_tokens < 1:
+            self._take(Rejected(self._requests, now_ns, "invalid_request", "a prompt has at least 1 token"))
+            return
+        request = EngineRequest(
+            request_id=self._requests,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            context_id=f"{turn.session_id}\0{turn.agent_id or ''}",
+            prompt_runs=playing.planner.plan(turn).runs,
+            input_tokens=turn.input_tokens,
+            output_tokens=asked_tokens(turn),
+            content=self._content,
+            latency_class=self._latency_class,
+        )
+        self._engine.submit(request, now_ns)
 
     def _take(self, emission: Emission) -> None:
         if isinstance(emission, FirstToken):
@@ -156,13 +191,18 @@ class VirtualRun:
         player = playing.player
         waits_until_ns = player.next_due_ns()
         row = planned_row(planned)
+        row.warmup = planned.scheduled_ns < self._warmup_ns
         row.sent_ns = planned.scheduled_ns
         row.end_ns = emission.at_ns
         if not isinstance(emission, Rejected):
             self._fill(row, emission)
         if not isinstance(emission, Finished):
             row.status, row.error = "failed", f"{emission.code}: {emission.message}"
-            player.fail(planned)
+            row.error_kind = _kind(emission)
+            if self._on_failure == "continue":
+                player.continue_after(planned, emission.at_ns)
+            else:
+                player.fail(planned)
         else:
             for tool_call in player.complete(planned, emission.at_ns):
                 self._sink.add_tool_call(tool_call)
@@ -188,3 +228,12 @@ class VirtualRun:
             row.handoff_tokens = done.handoff_tokens
         if self._arrivals and done.output_tokens:
             put_arrivals(row, done.arrivals())
+
+
+def _kind(emission: Rejected | Failed) -> ErrorKind:
+    """What kind of failure it is to a client, as an endpoint tells of it."""
+    if isinstance(emission, Failed):
+        return "error_event"
+    if emission.status == 429:
+        return "rate_limited"
+    return "unavailable" if emission.status >= 500 else "refused"

@@ -1,4 +1,4 @@
-"""The wall-clock driver: the session players against an OpenAI-compatible endpoint, with asyncio.
+"""The wall-clock driver: the session players against an endpoint, with asyncio.
 
 Parsing and token counting happen in one worker thread after an answer has ended; the loop that stamps
 arrivals only plans, builds and sends.
@@ -7,193 +7,262 @@ arrivals only plans, builds and sends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import resource
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
-from time import monotonic_ns, perf_counter_ns
+from pathlib import Path
 
-from agentload._answers import ParsedAnswer, last_byte_ns, parse_answer
-from agentload._feed import SessionFeed
-from agentload._http_client import IDLE_TIMEOUT_S, Answer, StampingClient
-from agentload._messages import RequestBuilder
-from agentload._player import Pace, PlannedTurn, SessionPlayer
-from agentload._rows import RowSink, planned_row, put_arrivals, skipped_rows
+from agentload._answers import shows_token
+from agentload._cap import Cap
+from agentload._earlier import Earlier
+from agentload._endpoint import Endpoint
+from agentload._endpoint_options import extra_body_of
+from agentload._feed import Launch, SessionFeed
+from agentload._http_client import StampingClient, Timeouts
+from agentload._load import pace_of, warmup_ns
+from agentload._options import FailureOptions, ReplayOptions
+from agentload._parsing import AnswerReader
+from agentload._player import CallTime, SessionPlayer
+from agentload._quiet_gc import quiet_gc
+from agentload._requests import RequestBuilder
+from agentload._retry import RetryPolicy
+from agentload._rows import WallSink, skipped_rows
+from agentload._self_measure import SelfMeasure
+from agentload._token_fit import TokenFit
 from agentload._tool_pool import ToolPool
-from agentload_simbackend import AGENT_HEADER, SESSION_HEADER, TURN_HEADER, Arrival, encode_id
-from agentload_traces import RequestRow, Session, Turn, count_tokens
-
-_NS_PER_S = 1_000_000_000
-
-BUILD_AHEAD_NS = 30_000_000
-"""A request's body is built this long before it is due, so that building it delays nothing."""
-
+from agentload._wall_clock import RunClock
+from agentload._wall_turns import BUILD_AHEAD_NS, LiveTools, TurnSender, Wiring
+from agentload_traces import Turn, count_tokens
 
 _WHENEVER_NS = 1 << 63
 
 
 class WallRun:
-    """Plays the sessions of `feed` against `base_url` (without `/v1`) and writes their rows to `sink`.
+    """Plays the sessions of `feed` against `endpoint` and writes their rows to `sink`.
 
-    idle_s: a turn of whose answer nothing comes for so long has failed.
-    tools, unfit: see `SessionPlayer`.
-    clock_start_ns: where the run's clock starts; a resumed run goes on after its last row.
+    directory: of the run; answers that do not fit in memory are put there until they are read.
+    tools, call_ns, unfit: see `SessionPlayer`. live_tools: what really executes tool calls, instead.
+    begin: awaited when all is ready; gives when the run's clock reads 0 (`perf_counter_ns`). Without it the
+    clock starts when the first bodies have had their time to be built. worker: number of this worker, if
+    there are several.
     on_start: called when the run starts, with the time (`time.monotonic_ns`) at which its clock reads 0.
-    progress: called after each answered turn.
+    progress: called after each row.
     """
 
     def __init__(
         self,
-        base_url: str,
+        options: ReplayOptions,
+        endpoint: Endpoint,
         feed: SessionFeed,
-        sink: RowSink,
+        sink: WallSink,
         *,
-        seed: int,
-        model: str,
-        headers: dict[str, str],
-        idle_s: float = IDLE_TIMEOUT_S,
-        pace: Pace | None = None,
-        max_turns: int | None = None,
+        directory: Path,
+        cap: Cap,
         tools: ToolPool | None = None,
+        call_ns: CallTime | None = None,
+        live_tools: LiveTools | None = None,
         unfit: Callable[[Turn], str | None] | None = None,
-        clock_start_ns: int = 0,
+        earlier: Earlier | None = None,
+        begin: Callable[[], Awaitable[int]] | None = None,
+        worker: int | None = None,
         on_start: Callable[[int], None] = lambda origin_ns: None,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self._url = f"{base_url}/v1/chat/completions"
+        self._options = options
+        self._endpoint = endpoint
         self._feed = feed
         self._sink = sink
-        self._seed = seed
-        self._model = model
-        self._client = StampingClient(headers=headers, idle_s=idle_s)
-        self._player = partial(
-            SessionPlayer, pace=pace, max_turns=max_turns, tools=tools or ToolPool(), unfit=unfit
-        )
+        self._directory = directory
+        self._cap = cap
+        self._live_tools = live_tools
+        self._earlier = earlier = earlier or Earlier()
+        self._begin = begin
+        self._worker = worker
         self._on_start = on_start
         self._progress = progress
-        self._clock_start_ns = clock_start_ns
-        self._origin_ns = 0
+        self._clock = RunClock()
+        self._player = partial(
+            SessionPlayer,
+            pace=pace_of(options.load),
+            max_turns=options.load.max_turns,
+            tools=tools or ToolPool(),
+            unfit=unfit,
+            call_ns=call_ns,
+            on_failure=options.failure.on_failure,
+            resume_ns=earlier.clock_start_ns,
+        )
+        self._extra_body = extra_body_of(options.endpoint)
+        self._fit = TokenFit() if options.endpoint.tokens == "server" else None
+        self._reading: set[asyncio.Task[None]] = set()
+        self._main: asyncio.Task[None] | None = None
+        self._in_flight: set[tuple[str, str]] = set()
+        self._stopped = False
+        self.left_something = False
+        """Whether the run was ended before all was played."""
 
-    def _now_ns(self) -> int:
-        return perf_counter_ns() - self._origin_ns
+    def drain(self) -> int:
+        """Send no further turn and finish those on their way; returns how many these are."""
+        self._clock.end()
+        return len(self._in_flight)
+
+    def stop(self) -> None:
+        """End at once; turns on their way are recorded as interrupted attempts."""
+        self._clock.end()
+        if self._main is not None and not self._stopped:
+            self._stopped = self.left_something = True
+            self._main.cancel()
 
     async def run(self) -> None:
-        """Play everything to its end. When cancelled, rows of whole turns are already with the sink."""
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentload-parse") as self._parser:
-            async with self._client:
-                count_tokens("loads the vocabulary now, not between two turns")
-                # The clock starts when the first bodies have had their time to be built.
-                self._origin_ns = perf_counter_ns() + BUILD_AHEAD_NS - self._clock_start_ns
-                self._on_start(self._origin_ns + monotonic_ns() - perf_counter_ns())
-                await self._play_feed()
+        """Play everything to its end, or as far as `drain` and `stop` let it."""
+        self._main = asyncio.current_task()
+        raise_open_files()
+        async with AsyncExitStack() as stack:
+            wiring = await self._open(stack)
+            try:
+                await self._play_feed(wiring)
+            except asyncio.CancelledError:
+                if not self._stopped:
+                    raise
+                assert self._main is not None
+                self._main.uncancel()
+            finally:
+                # What has been answered is recorded, whatever ended the run.
+                await asyncio.gather(*self._reading)
 
-    async def _play_feed(self) -> None:
+    async def _open(self, stack: AsyncExitStack) -> Wiring:
+        options, live = self._options, self._options.endpoint.history == "live"
+        reader = AnswerReader(self._directory, options.endpoint.api, keep_message=live)
+        stack.enter_context(reader)
+        stack.enter_context(self._clock)
+        client = StampingClient(
+            connection=self._endpoint.connection,
+            timeouts=timeouts_of(options.failure),
+            shows_token=shows_token(options.endpoint.api),
+        )
+        await stack.enter_async_context(client)
+        count_tokens("loads the vocabulary now, not between two turns")
+        stack.enter_context(quiet_gc())
+        await self._start_clock()
+        measure = SelfMeasure(self._sink.add_client, now_ns=self._clock.now_ns, worker=self._worker or 0)
+        await stack.enter_async_context(measure)
+        self._cap.on_spent = self._clock.wake
+        return Wiring(
+            client=client,
+            endpoint=self._endpoint,
+            api=options.endpoint.api,
+            reader=reader,
+            clock=self._clock,
+            cap=self._cap,
+            retry=RetryPolicy.of(options.failure, options.seed),
+            continues=options.failure.on_failure == "continue",
+            sink=self._sink,
+            measure=measure,
+            warmup_ns=warmup_ns(options.load),
+            live=live,
+            fit=self._fit,
+            tools=self._live_tools,
+            attempts=self._earlier.attempts,
+            in_flight=self._in_flight,
+            worker=self._worker,
+            progress=self._progress,
+        )
+
+    async def _start_clock(self) -> None:
+        if self._begin is not None:
+            self._clock.origin_ns = await self._begin()
+            return
+        self._on_start(self._clock.start(self._earlier.clock_start_ns - BUILD_AHEAD_NS))
+
+    async def _play_feed(self, wiring: Wiring) -> None:
         active: set[asyncio.Task[None]] = set()
+        clock, clock_start_ns = self._clock, self._earlier.clock_start_ns
         async with asyncio.TaskGroup() as group:
             while True:
-                now_ns = max(self._now_ns(), self._clock_start_ns)
-                start_ns = self._feed.next_start_ns(len(active), now_ns)
+                start_ns = self._feed.next_start_ns(len(active), max(clock.now_ns(), clock_start_ns))
+                if start_ns is not None and (clock.ending() or self._cap.refuses(start_ns)):
+                    self.left_something = self.left_something or clock.ending()
+                    start_ns = None
                 if start_ns is None and not active:
                     return
-                if start_ns is not None and start_ns - BUILD_AHEAD_NS <= self._now_ns():
-                    task = group.create_task(self._play(self._feed.take(), start_ns))
+                if start_ns is not None and start_ns - BUILD_AHEAD_NS <= clock.now_ns():
+                    task = group.create_task(self._play(wiring, self._feed.take()))
                     active.add(task)
                     task.add_done_callback(active.discard)
-                elif active:
-                    wait_s = None if start_ns is None else self._until(start_ns - BUILD_AHEAD_NS)
-                    await asyncio.wait(active, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                elif start_ns is not None:
-                    await self._sleep_until(start_ns - BUILD_AHEAD_NS)
+                else:
+                    await self._wait(active, start_ns)
 
-    def _until(self, at_ns: int) -> float:
-        return max(0, at_ns - self._now_ns()) / _NS_PER_S
+    async def _wait(self, active: set[asyncio.Task[None]], start_ns: int | None) -> None:
+        """Until the next session may start, one has ended, or the run is ending."""
+        if start_ns is None:
+            await asyncio.wait(active, return_when=asyncio.FIRST_COMPLETED)
+            return
+        due = asyncio.ensure_future(self._clock.until(start_ns - BUILD_AHEAD_NS))
+        try:
+            await asyncio.wait({due, *active}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            due.cancel()
 
-    async def _sleep_until(self, at_ns: int) -> None:
-        # Event loops wake up to a millisecond early, and a turn is never sent before it is due.
-        while self._now_ns() < at_ns:  # noqa: ASYNC110 (waits for a time, not for an event)
-            await asyncio.sleep(self._until(at_ns))
+    async def _play(self, wiring: Wiring, launch: Launch) -> None:
+        session, options = launch.session, self._options
+        answered = self._earlier.answered.get(session.session_id, {})
+        player = self._player(
+            session, start_ns=launch.start_ns, first_position=launch.first_position, answered=answered
+        )
+        builder = RequestBuilder(
+            session,
+            seed=options.seed,
+            model=self._endpoint.model,
+            api=options.endpoint.api,
+            salt=launch.salt,
+            history=options.endpoint.history,
+            fit=self._fit,
+            force_output=options.endpoint.force_output,
+            extra_body=self._extra_body,
+        )
+        for position, turn in enumerate(session.turns):
+            if position < launch.first_position or turn.turn_id in answered:
+                builder.skip(turn)
+        await self._send_all(player, TurnSender(wiring, player, builder, self._read_later))
+        if player.ended_by_cap:
+            self._cap.session_ended()
+        if player.finished:
+            for row in skipped_rows(player):
+                self._sink.add_request(row)
+        else:
+            self.left_something = True
 
-    async def _play(self, session: Session, start_ns: int) -> None:
-        player = self._player(session, start_ns=start_ns)
-        builder = RequestBuilder(session, seed=self._seed, model=self._model)
+    async def _send_all(self, player: SessionPlayer, sender: TurnSender) -> None:
         sending: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
             while not player.finished:
                 # Released turns are taken at once; each waits for its time by itself.
                 for planned in player.take_due(_WHENEVER_NS):
-                    task = group.create_task(self._send(player, builder, planned))
+                    task = group.create_task(sender.send(planned))
                     sending.add(task)
                     task.add_done_callback(sending.discard)
+                if not sending:
+                    return  # the run is ending
                 await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
-        for row in skipped_rows(player):
-            self._sink.add_request(row)
 
-    async def _send(self, player: SessionPlayer, builder: RequestBuilder, planned: PlannedTurn) -> None:
-        row = planned_row(planned)
-        try:
-            await self._ask(builder, planned, row)
-        except Exception as failure:
-            # One turn must not take down the run and all other sessions with it.
-            row.status = "failed"
-            row.error = f"internal error: {type(failure).__name__}: {' '.join(str(failure).split())[:200]}"
-        if row.status == "ok":
-            assert row.end_ns is not None
-            for tool_call in player.complete(planned, row.end_ns):
-                self._sink.add_tool_call(tool_call)
-        else:
-            player.fail(planned)
-        self._sink.add_request(row)
-        self._sink.tick(self._now_ns())
-        self._progress()
+    def _read_later(self, reading: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(reading)
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
 
-    async def _ask(self, builder: RequestBuilder, planned: PlannedTurn, row: RequestRow) -> None:
-        """Send a turn when it is due, and fill its row with the answer."""
-        turn = planned.turn
-        await self._sleep_until(planned.scheduled_ns - BUILD_AHEAD_NS)
-        built = builder.build(turn)
-        row.sent_tokens = built.sent_tokens
-        headers = {SESSION_HEADER: encode_id(turn.session_id), TURN_HEADER: encode_id(turn.turn_id)}
-        if turn.agent_id is not None:
-            headers[AGENT_HEADER] = encode_id(turn.agent_id)
-        await self._sleep_until(planned.scheduled_ns)
-        answer = await self._client.post(self._url, built.body, headers)
-        loop = asyncio.get_running_loop()
-        parsed = await loop.run_in_executor(self._parser, parse_answer, answer)
-        self._fill(row, answer, parsed)
 
-    def _fill(self, row: RequestRow, answer: Answer, parsed: ParsedAnswer) -> None:
-        assert row.scheduled_ns is not None
-        # An answer that was broken off ended when it broke, which may be long after its last byte.
-        end_ns = (answer.end_ns if answer.error else last_byte_ns(answer)) - self._origin_ns
-        row.http_status = answer.status
-        row.sent_ns = answer.sent_ns - self._origin_ns
-        row.end_ns = end_ns
-        row.output_tokens = parsed.output_tokens
-        if parsed.error is not None:
-            row.status, row.error = "failed", parsed.error
-        elif not parsed.arrivals:
-            row.status, row.error = "failed", "the answer has no tokens"
-        if parsed.usage is not None:
-            row.reported_input_tokens = parsed.usage.prompt_tokens
-            row.reported_output_tokens = parsed.usage.completion_tokens
-            if parsed.usage.prompt_tokens_details is not None:
-                row.cached_tokens = parsed.usage.prompt_tokens_details.cached_tokens
-        if not parsed.arrivals:
-            return
-        row.first_token_ns = parsed.arrivals[0].at_ns - self._origin_ns
-        put_arrivals(row, [Arrival(at - self._origin_ns, tokens) for at, tokens in parsed.arrivals])
-        total_ns = end_ns - row.scheduled_ns
-        timing = parsed.timing
-        told_ns = 0
-        if timing is not None:
-            told_ns = timing.queue_ns + timing.prefill_ns + timing.handoff_ns + timing.decode_ns
-        if timing is None or told_ns > total_ns:
-            # Phases that take longer than the turn are not believed.
-            row.first_token_wait_ns = row.first_token_ns - row.sent_ns
-            row.decode_ns = end_ns - row.first_token_ns
-            row.client_ns = total_ns - row.first_token_wait_ns - row.decode_ns
-            return
-        row.queue_ns, row.prefill_ns = timing.queue_ns, timing.prefill_ns
-        row.handoff_ns, row.decode_ns = timing.handoff_ns, timing.decode_ns
-        row.steps, row.replica = timing.steps, timing.replica
-        row.handoff_tokens = timing.handoff_tokens
-        row.client_ns = total_ns - told_ns
+def timeouts_of(options: FailureOptions) -> Timeouts:
+    """The limits of one request."""
+    return Timeouts(
+        options.connect_timeout_s,
+        options.first_token_timeout_s,
+        options.stall_timeout_s,
+        options.total_timeout_s,
+    )
+
+
+def raise_open_files() -> None:
+    """Let the process open as many connections as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

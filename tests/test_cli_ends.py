@@ -8,14 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
 import agentload._virtual
 import agentload_analysis
 from agentload._cli import main
-from agentload_traces import RunReader, RunWriter, Turn, write_trace
+from agentload_traces import RequestRow, RunReader, RunWriter, Turn, write_trace
 
 
 @pytest.fixture
@@ -131,11 +131,77 @@ def test_ctrl_c_while_the_directory_is_made(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("agentload._replay.RunWriter", opened)
+        patched.setattr("agentload._recording.RunWriter", opened)
         assert exit_code("replay", trace, "--out", tmp_path / "run") == code
     assert (tmp_path / "run").exists() == (str(tmp_path / "run") in capsys.readouterr().err) == (code == 1)
     if code == 1:
         assert exit_code("replay", "--resume", tmp_path / "run") == 0
+
+
+class _StoppedAgain(RunWriter):
+    """Is told to stop while it keeps what was recorded."""
+
+    number = signal.SIGINT
+
+    def finish(self, status: Literal["complete", "interrupted"]) -> None:
+        signal.raise_signal(self.number)
+        super().finish(status)
+
+
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_ctrl_c_does_not_keep_an_interrupted_run_from_being_ended(
+    again: signal.Signals,
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with monkeypatch.context() as patched:
+        patched.setattr(_StoppedAgain, "number", again)
+        patched.setattr("agentload._recording.RunWriter", _StoppedAgain)
+        patched.setattr(agentload._virtual, "VirtualRun", _interrupt)
+        assert exit_code("replay", trace, "--out", tmp_path / "run") == 1
+    assert RunReader(tmp_path / "run").manifest.status == "interrupted"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    said = capsys.readouterr()
+    assert said.out == f"0 of 1 planned turns (interrupted), 0 failed, 0 not sent: {tmp_path / 'run'}\n"
+    assert len(said.err.splitlines()) == 1
+    assert exit_code("replay", "--resume", tmp_path / "run") == 0
+    assert capsys.readouterr().out == f"1 turns, 0 failed, 0 not sent: {tmp_path / 'run'}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "played"),
+    [
+        ([], "1,100 of 1,200 planned turns"),
+        (["--concurrency", 1], "1,100 turns"),  # the trace is read as it is played: nobody knows its length
+    ],
+)
+def test_an_interrupted_replay_says_how_much_of_the_plan_was_played(
+    options: list[object],
+    played: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    turns = [
+        Turn(session_id=f"s{number}", turn_id="t", start_ms=float(number), input_tokens=10, output_tokens=1)
+        for number in range(1_200)
+    ]
+    write_trace(tmp_path / "long.jsonl", turns)
+    add, rows = RunWriter.add_request, 0
+
+    def until_stopped(writer: RunWriter, row: RequestRow) -> None:
+        nonlocal rows
+        if rows == 1_100:
+            raise KeyboardInterrupt
+        rows += 1
+        add(writer, row)
+
+    monkeypatch.setattr(RunWriter, "add_request", until_stopped)
+    assert exit_code("replay", tmp_path / "long.jsonl", "--out", tmp_path / "run", *options) == 1
+    assert capsys.readouterr().out.startswith(f"{played} (interrupted), 0 failed, 0 not sent: ")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

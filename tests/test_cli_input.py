@@ -72,7 +72,7 @@ def test_the_largest_seed_is_one(trace: Path) -> None:
 def test_a_fault_that_cannot_befall_the_deployment_is_named_before_a_server_starts(
     command: list[str], trace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("agentload._replay.simulator_process", None)
+    monkeypatch.setattr("agentload._replay_wall.simulator_process", None)
     Path("f.toml").write_text(DRAIN.format(0) + DRAIN.format(7))
     said = refused(capfd, *command, "--faults", "f.toml")
     for part in ("f.toml", "at 1 s", "gemma4-31b/pd", "drain", "replica: is 7, must be 0 to 1"):
@@ -99,7 +99,7 @@ def test_a_run_of_files_whose_names_are_no_text_is_recorded_and_finished(
 
     with monkeypatch.context() as patched:
         patched.setattr(agentload._virtual, "VirtualRun", interrupt)
-        args = ("--target", target, "--faults", faults, "--model", ODD, "--clock", "virtual")
+        args = ("--target", target, "--faults", faults, "--clock", "virtual")
         assert exit_code("replay", trace, "--out", "run", *args) == 1
     manifest = RunReader("run").manifest
     assert (manifest.target, manifest.options["faults"]) == ("\ufffd.toml", "\ufffd2.toml")

@@ -15,7 +15,8 @@ import pytest
 from msgspec import structs
 
 import agentload_simbackend
-from agentload._run_manifest import ReplayOptions, new_manifest
+from agentload._options import LoadOptions, ReplayOptions
+from agentload._run_manifest import new_manifest
 from agentload_simbackend import load_deployment
 from agentload_traces import RequestRow, RunReader, RunWriter, ToolCall, Turn, sample_path, write_trace
 
@@ -114,8 +115,9 @@ def test_a_run_killed_midway_is_readable_and_can_be_finished(tmp_path: Path) -> 
         while not (journal.exists() and journal.stat().st_size):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate()
+        stdout, stderr = process.communicate()
     assert process.returncode == 1
+    assert b" turns (interrupted), 0 failed" in stdout
     assert b"interrupted: what was recorded is kept in" in stderr
     assert b"Traceback" not in stderr
     reader = RunReader(out)
@@ -133,7 +135,7 @@ def test_a_run_killed_midway_is_readable_and_can_be_finished(tmp_path: Path) -> 
 
 def _interrupted(trace: Path, out: Path, target: str = "gemma4-31b/pd") -> Path:
     """A run of `trace` that was cut off before its first row."""
-    options = ReplayOptions(trace=trace, out=out, target=target, concurrency=1)
+    options = ReplayOptions(trace=trace, out=out, target=target, load=LoadOptions(concurrency=1))
     with RunWriter(out, new_manifest(options, load_deployment(target))) as writer:
         writer.finish("interrupted")
     return out
@@ -155,7 +157,6 @@ def test_only_an_interrupted_run_of_the_same_things_is_resumed(tmp_path: Path, t
 
 
 def test_a_resumed_run_keeps_its_failures_and_its_clock(tmp_path: Path, trace: Path) -> None:
-    # Open loop: session b starts as long after a as recorded, not at once because its time has passed.
     out = tmp_path / "run"
     options = ReplayOptions(trace=trace, out=out, clock="wall")
     end_ns = 5_000_000_000
@@ -175,9 +176,10 @@ def test_a_resumed_run_keeps_its_failures_and_its_clock(tmp_path: Path, trace: P
     assert "1 of 6 turns failed and 2 were not sent; first error: x" in done.stderr
     rows = RunReader(out).requests().collect()
     assert rows.height == 6
-    first = rows.filter(pl.col("session_id") == "b").row(0, named=True)
-    assert end_ns <= first["scheduled_ns"] <= first["sent_ns"] < end_ns + 60_000_000_000
-    assert first["client_ns"] < 1_000_000_000
+    assert rows["turn_id"].to_list() == ["t0", "t1", "t2"] * 2
+    following = rows.filter(pl.col("session_id") == "b").row(1, named=True)
+    assert end_ns <= following["scheduled_ns"] <= following["sent_ns"] < end_ns + 60_000_000_000
+    assert following["client_ns"] < 1_000_000_000
 
 
 def test_resume_on_other_specs_is_refused(tmp_path: Path, trace: Path) -> None:

@@ -19,8 +19,8 @@ from test_virtual import Rows
 from agentload._compaction import Compactor
 from agentload._context_limit import ContextLimit, ContextPlan, OverflowPolicy, context_limit, look_through
 from agentload._feed import ClosedLoop
-from agentload._messages import RequestBuilder, asked_tokens
 from agentload._prompts import PromptPlanner, shared_tokens
+from agentload._requests import RequestBuilder, asked_tokens
 from agentload._virtual import VirtualRun
 from agentload_simbackend import Rejected, build_engine, load_deployment
 from agentload_simbackend.testing import FixedStepEngine
@@ -297,8 +297,10 @@ def test_compact_is_told_and_marked(tmp_path: Path, long_trace: Path, clock: str
     out = tmp_path / "run"
     done = agentload("run", long_trace, "--out", out, "--on-overflow", "compact", "--json", "--clock", clock)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "are compacted (1 time in 1 session)" in done.stderr
+    # A busy machine may add that its client did not keep up.
+    told = [line for line in done.stderr.splitlines() if "not valid" not in line]
+    assert len(told) == 1
+    assert "are compacted (1 time in 1 session)" in told[0]
     assert any("compacted (1 time in 1 session)" in line for line in RunReader(out).manifest.conditions)
     rows = pl.read_parquet(out / REQUESTS).sort("session_id", "turn_id")
     assert rows["input_tokens"].to_list() == [200_000, 262_000, 65_536, 65_556, 1_000]

@@ -25,6 +25,9 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Options that add nothing to what is tested, and take most of its time away.
 SHORTER = {"size": ("--max-concurrency", "8")}
 
+# What tells of this machine may have to say that it is too busy.
+ALSO_FINE = {"baseline": (1,)}
+
 
 def shown_commands(page: Path) -> list[str]:
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
@@ -55,7 +58,8 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, f"{page.name}: {shown}\n{done.stdout}\n{done.stderr}"
+        fine = (0, *ALSO_FINE.get(words[1], ()))
+        assert done.returncode in fine, f"{page.name}: {shown}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.slow

@@ -95,9 +95,11 @@ def test_the_policy_is_what_is_sent_and_recorded(policy: str, code: int, served:
 
 def test_what_is_told_is_what_the_deployment_can_serve(served: str) -> None:
     from agentload._endpoint import probe_endpoint
+    from agentload._options import EndpointOptions
 
     assert (
-        probe_endpoint(served, None).max_model_len == context_limit(load_deployment("gemma4-31b/pd")).tokens
+        probe_endpoint(EndpointOptions(), served).max_model_len
+        == context_limit(load_deployment("gemma4-31b/pd")).tokens
     )
 
 
@@ -111,5 +113,5 @@ def test_no_policy_holds_where_no_limit_is_told(policy: str, trace: Path) -> Non
         assert not (trace.parent / "run").exists()
         # What answers is no model.
         write_trace(trace, [Turn(session_id="s", turn_id="t", input_tokens=10, output_tokens=5)])
-        assert replayed(trace, url, "--timeout", "5").returncode == 1
+        assert replayed(trace, url, "--stall-timeout", "5").returncode == 1
     assert RunReader(trace.parent / "run").manifest.options["on_overflow"] is None

@@ -14,11 +14,12 @@ from msgspec import structs
 from session_graphs import sessions
 from test_cli_run import REQUESTS, agentload, failing
 from test_virtual import Rows
+from wall_runs import WallRows, play_wall
 
 from agentload._feed import ClosedLoop, OpenLoop
-from agentload._run_manifest import ReplayOptions, new_manifest
+from agentload._options import ReplayOptions
+from agentload._run_manifest import new_manifest
 from agentload._virtual import VirtualRun
-from agentload._wall import WallRun
 from agentload_simbackend import (
     ChipsDown,
     Drain,
@@ -105,10 +106,10 @@ async def test_both_clocks_tell_the_same_story() -> None:
     def start(at_ns: int) -> None:
         origin_ns[0] = at_ns
 
-    rows = Rows()
+    rows = WallRows()
     async with SimServer(troubled_engine(), model="m", clock=clock) as server:
         feed = OpenLoop(by_session(TROUBLED), 1.0)
-        await WallRun(server.url, feed, rows, seed=0, model="m", headers={}, on_start=start).run()
+        await play_wall(server.url, feed, rows, seed=0, on_start=start)
     wall, virtual = {row.turn_id: row for row in rows.requests}, troubled_virtually()
     assert {name: row.status for name, row in wall.items()} == STATUSES
     assert wall["a0"].error == "the stream was cut off before its end"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_graphs import sessions
 
-from agentload._messages import RequestBuilder
 from agentload._prompts import PromptPlanner
+from agentload._requests import RequestBuilder
 from agentload_traces import PrefixBlocks, Session, ToolCall, Turn, count_tokens
 
 

@@ -9,6 +9,8 @@ import pytest
 from report_output import report, without_scripts, words
 from run_rows import MS, agent_session, turn_row, write_run
 
+from agentload._options import ReplayOptions
+from agentload._run_manifest import recorded_options
 from agentload_analysis import summarise
 from agentload_traces import RequestRow
 
@@ -149,3 +151,73 @@ def test_a_column_of_answered_turns_is_called_answered(
     assert page.count(">answered</th>") == 3
     assert ">turns</th>" not in page
     assert not any(re.search(r"\bturns\b", line) for line in headings)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"speed": 1.0, "tool_speed": 5.0}, "Tools passed 5 times faster than recorded."),
+        (
+            {"speed": 2.0, "think_speed": 0.5},
+            "Tools and arrivals passed 2 times faster than recorded. Think time passed at 0.5 times",
+        ),
+        (
+            {"speed": 4.0, "arrival": "poisson", "rate_per_s": 2.0},
+            "Tools and think time passed 4 times faster",
+        ),
+        ({"speed": 4.0, "tool_speed": 1.0, "think_speed": 1.0, "concurrency": 3}, None),
+    ],
+)
+def test_paces_that_differ_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, object], line: str | None
+) -> None:
+    text = words(report(capsys, write_run(tmp_path / "run", agent_session(1, 3), options=options)))
+    before = text[: text.index("Conditions")]
+    assert line in before if line else "passed" not in before
+
+
+@pytest.mark.parametrize(
+    ("options", "loop"),
+    [
+        ({"stages": "4x60s,8x1m"}, "; closed loop, sessions at a time by stages: 4x60s,8x1m"),
+        (
+            {"arrival": "poisson", "rate_per_s": 0.5},
+            "; open loop: sessions start as a Poisson process, at 0.5 a second",
+        ),
+        (
+            {"arrival": "gamma", "rate_per_s": 2.0, "burstiness": 0.25},
+            "; open loop: sessions start by a gamma law of burstiness 0.25, at 2 a second",
+        ),
+        (
+            {"arrival": "constant", "stages": "1-4x60s"},
+            "; open loop: sessions start evenly, by stages: 1-4x60s",
+        ),
+    ],
+)
+def test_the_law_by_which_sessions_start_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, object], loop: str
+) -> None:
+    run = write_run(tmp_path / "run", agent_session(1, 3), options={"concurrency": None, **options})
+    text = words(report(capsys, run))
+    assert f"{loop}; seed 7" in text
+
+
+def test_options_that_are_as_usual_are_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = recorded_options(ReplayOptions(trace=Path("t.jsonl"), out=Path("run")))
+    run = write_run(tmp_path / "usual", agent_session(1, 3), options=usual)
+    text = words(report(capsys, run))
+    assert (
+        "open loop: sessions start as recorded; speed 1.0; timeout 600.0 s; on overflow refuse; seed 7 "
+        in text
+    )
+    others = {
+        **{"warmup_s": 5.0, "max_gap_s": 30.0, "retries": 2, "api": "messages", "headers": ("x-a", "x-b")},
+        **{"stall_timeout_s": 20.0, "tools": "mcp:serve", "max_turns": 4},
+    }
+    run = write_run(tmp_path / "others", agent_session(1, 3), options=usual | others)
+    conditions = words(report(capsys, run)).partition("Conditions: ")[2]
+    for shown in (
+        *("warmup 5.0 s", "max gap 30.0 s", "retries 2", "api messages", "headers x-a x-b", "timeout 20.0 s"),
+        *("tools mcp:serve", "max turns 4", "retry on connect,"),
+    ):
+        assert f"; {shown}" in conditions

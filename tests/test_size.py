@@ -229,6 +229,7 @@ def test_what_not_even_one_session_holds_exits_with_1() -> None:
         ([], "Missing option '--slo'"),
         (["--slo", "ttft=1s", "--model", "gemma4-31b"], "--model and --mode belong together"),
         (["--slo", "ttft=1s", "--model", "m", "--mode", "pd", "--target", "t"], "give --target, or --model"),
+        (["--slo", "ttft=1s", "--model", "nope", "--mode", "pd"], "no model named 'nope'; there are "),
         (["--slo", "ttft=1s", "--seed", str(2**63)], "is not in the range"),
         (["--slo", "ttft=1s", "--context", "10Q"], '"10Q" is no number of tokens'),
         (["--slo", "ttft=1s", "--trace", "TRACE", "--context", "1K"], "leave out --context"),

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from sweep_cases import PD, RUBIN, a_named_deployment, a_trace
 
+import agentload_simbackend
 from agentload._cli import cli, main
 from agentload._cli._sweep_options import context_tokens
 from agentload._sweep_measure import measure
@@ -161,6 +162,7 @@ def test_a_target_whose_name_is_not_utf_8_is_shown(tmp_path: Path) -> None:
         (["--seed", "-1"], "is not in the range"),
         (["--out", ""], "names no directory"),
         (["--model", "nope"], "no model named 'nope'; there are "),
+        (["--model", "nope.toml"], "no such file: nope.toml"),
         (["--plot", "x.pdf"], "must end in .svg or .png"),
         (["--plot", "nowhere/x.svg"], "there is no directory nowhere"),
     ],
@@ -172,6 +174,15 @@ def test_bad_usage_is_told(arguments: list[str], told: str, tmp_path: Path) -> N
     assert done.exit_code == 2
     assert told in " ".join(done.output.split())
     assert not (tmp_path / "s").exists()
+
+
+def test_a_model_may_be_a_file(tmp_path: Path) -> None:
+    model = tmp_path / "mine.toml"
+    built_in = Path(agentload_simbackend.__file__).parent / "specs" / "models" / "llama-3.1-8b.toml"
+    model.write_bytes(built_in.read_bytes())
+    done = run("--model", str(model), "--mode", "rubin", "--out", str(tmp_path / "s"), *QUICK, "--json")
+    assert done.exit_code == 0, done.output
+    assert {row["target"] for row in json.loads(done.stdout)["points"]} == {f"{model}/rubin"}
 
 
 def test_a_bad_slo_is_told(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sweep_cases import PD, RUBIN, a_point, a_trace
 
 from agentload import _sweep_measure
+from agentload._options import LoadOptions, ReplayOptions
 from agentload._prompts import PromptPlanner, shared_tokens
 from agentload._replay import replay
-from agentload._run_manifest import ReplayOptions
 from agentload._sweep_measure import measure
 from agentload._sweep_points import Workload, grid
 from agentload._sweep_results import COLUMNS
@@ -154,7 +154,7 @@ def test_a_sweep_at_concurrency_1_begins_with_the_numbers_of_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = a_trace(tmp_path / "t.jsonl")
-    replay(ReplayOptions(trace=trace, out=tmp_path / "run", target=PD, concurrency=1))
+    replay(ReplayOptions(trace=trace, out=tmp_path / "run", target=PD, load=LoadOptions(concurrency=1)))
     replayed = RunReader(tmp_path / "run").requests().collect().to_dicts()
     rows: list[RequestRow] = []
     keep = _sweep_measure._PointRows.add_request
@@ -174,7 +174,8 @@ def test_gaps_are_those_of_a_report_to_the_last_digit(tmp_path: Path) -> None:
     point = a_point(concurrency=1, workload=Workload(trace=trace))
     played = [turn for session in sessions_of(point) for turn in session.turns]
     write_trace(tmp_path / "played.jsonl", played)
-    replay(ReplayOptions(trace=tmp_path / "played.jsonl", out=tmp_path / "run", target=PD, concurrency=1))
+    load = LoadOptions(concurrency=1)
+    replay(ReplayOptions(trace=tmp_path / "played.jsonl", out=tmp_path / "run", target=PD, load=load))
     row = measure(point)
     found = overall(RunReader(tmp_path / "run").requests()).collect().to_dicts()[0]
     statistics = ("p50", "p90", "p99", "max")

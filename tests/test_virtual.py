@@ -124,9 +124,9 @@ def test_open_loop_starts_sessions_as_recorded_and_faster_by_speed() -> None:
 
 
 def test_open_loop_of_a_resumed_run_goes_on_where_its_clock_stands() -> None:
-    feed = OpenLoop([_single("a", 5_000.0), _single("b", 7_000.0)], speed=1.0, first_start_ns=9 * MS)
+    feed = OpenLoop([_single("a", 5_000.0), _single("b", 7_000.0)], speed=1.0, not_before_ns=9 * MS)
     rows = play(feed).requests
-    assert [row.scheduled_ns for row in rows] == [9 * MS, 2_009 * MS]
+    assert [row.scheduled_ns for row in rows] == [9 * MS, 2_000 * MS]
 
 
 def test_closed_loop_starts_the_next_session_when_one_has_ended() -> None:

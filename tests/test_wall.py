@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 from test_virtual import Rows, play
+from wall_runs import WallRows, play_wall
 
 from agentload._feed import ClosedLoop
-from agentload._wall import WallRun
 from agentload_simbackend import SimServer, build_engine, load_deployment
 from agentload_traces import Session, ToolCall, Turn, open_trace, sample_path
 
@@ -58,9 +58,9 @@ def _session(session_id: str, turns: int = 6) -> Session:
 
 
 async def _replay(url: str, sessions: list[Session], concurrency: int = 1, seed: int = 5) -> Rows:
-    rows = Rows()
-    feed = ClosedLoop(sessions, concurrency)
-    await WallRun(url, feed, rows, seed=seed, model="m", headers={}).run()
+    rows = WallRows()
+    await play_wall(url, ClosedLoop(sessions, concurrency), rows, seed=seed)
+    assert sum(row.active_turns for row in rows.client) > 0
     return rows
 
 

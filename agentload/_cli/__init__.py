@@ -36,6 +36,7 @@ _COMMANDS = {
     "serve": "Serve a simulated deployment over HTTP.",
     "schedule": "Show the static schedule of a decode step on a group of LPUs.",
     "fidelity": "Compare the simulator with every published number.",
+    "baseline": "Measure this machine's own error, without an endpoint.",
     "backends": "List the simulated deployments and what their numbers rest on.",
 }
 

@@ -12,75 +12,62 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
+from agentload._cli._endpoint_options import ENDPOINT
+from agentload._cli._failure_options import FAILURE
 from agentload._cli._interrupts import like_ctrl_c
-from agentload._cli._values import SEED, NamedPath, NumberRange
+from agentload._cli._load_options import LOAD
+from agentload._cli._option_groups import add_options, named, option_group
+from agentload._cli._tool_options import TOOLS
+from agentload._cli._values import SEED, NamedPath
 from agentload_traces import printable
 
 if TYPE_CHECKING:
+    from agentload._options import ReplayOptions
     from agentload._replay_result import ReplayResult
-    from agentload._run_manifest import ReplayOptions
     from agentload_traces import ImportReport
 
 _PROBLEMS_SHOWN = 10
 
-_MAY_HAVE_MOVED = ("target", "faults")
-"""Options of files, which a run that is resumed may find elsewhere."""
+_MAY_HAVE_MOVED = ("target", "faults", "key_file", "headers")
+"""Options of files, which a run that is resumed may find elsewhere, and of values that are not recorded."""
 
 
-_OPTIONS = [
-    click.option(
+RUN = option_group(
+    "Run",
+    named(
         "--target",
         metavar="NAME|FILE|URL",
         default="gemma4-31b/pd",
         show_default=True,
         help="A simulated deployment (see `agentload backends`), a deployment's TOML file, or the URL of an"
-        " OpenAI-compatible endpoint. A key is taken from AGENTLOAD_API_KEY.",
+        " endpoint. A key is taken from AGENTLOAD_API_KEY.",
     ),
-    click.option(
+    named(
         "--clock",
         type=click.Choice(["virtual", "wall"]),
         default=None,
         help="virtual: simulate in process, as fast as it computes (default for deployments). wall: over HTTP"
         " in real time; a deployment is then served by a process of its own (default for URLs).",
     ),
-    click.option(
-        "--concurrency",
-        type=click.IntRange(min=1),
-        help="Closed loop: this many sessions at a time. Without it, open loop: sessions start as recorded.",
-    ),
-    click.option(
-        "--speed",
-        type=NumberRange(min=0.01, max=1e6),
-        default=1.0,
-        show_default=True,
-        help="How much faster than recorded arrivals, tools and think time pass.",
-    ),
-    click.option(
+    named(
         "--faults",
         type=NamedPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="What befalls a deployment during the run: chips down, drains, stalls, 503s (TOML or JSON, see"
         " the simulator's README).",
     ),
-    click.option(
+    named(
         "--content",
         metavar="CLASS",
         help="Content class of all requests, such as coding: decides what speculative decoding yields"
         " (default: the deployment's).",
     ),
-    click.option(
+    named(
         "--latency-class",
         type=click.Choice(["interactive", "standard", "batch"]),
         help="Whom the router is to serve all requests before or after (default: standard).",
     ),
-    click.option(
-        "--tool-slots",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Tools of all sessions that run at a time, further ones wait; 0 is any number (default: what"
-        " the deployment says).",
-    ),
-    click.option(
+    named(
         "--on-overflow",
         type=click.Choice(["refuse", "cut", "compact"]),
         default="refuse",
@@ -89,44 +76,45 @@ _OPTIONS = [
         " (max_model_len). refuse: do not start. cut: end the session before"
         " the first. compact: shorten the agent's context from there on, keeping its beginning.",
     ),
-    click.option("--max-turns", type=click.IntRange(min=1), help="Play only a session's first turns."),
-    click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of all draws."),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=NumberRange(min=0.1, max=86_400),
-        default=600.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="A turn of whose answer nothing comes for this long has failed (wall clock).",
-    ),
-    click.option("--model", help="Model to ask an endpoint for (default: the first it lists)."),
-    click.option("--format", "trace_format", help="The trace's format (default: recognised by its content)."),
-    click.option("--strict", is_flag=True, help="Stop at the first bad line of the trace."),
-    click.option(
+    named("--seed", type=SEED, default=0, show_default=True, help="Seed of all draws."),
+    named("--format", "trace_format", help="The trace's format (default: recognised by its content)."),
+    named("--strict", is_flag=True, help="Stop at the first bad line of the trace."),
+    named(
         "--arrivals/--no-arrivals",
         default=True,
         show_default=True,
         help="Record when each token came. Without it a virtual run is faster and ITL falls back to TPOT.",
     ),
-    click.option(
+    named(
+        "--workers",
+        type=click.IntRange(min=1, max=64),
+        default=1,
+        show_default=True,
+        help="Processes that send, when one core is not enough (wall clock).",
+    ),
+    named(
+        "--baseline/--no-baseline",
+        default=True,
+        show_default=True,
+        help="Measure this machine's own error for a few seconds before the run (wall clock).",
+    ),
+    named(
         "--out", type=click.Path(path_type=Path), help="Run directory to write (default: runs/TRACE-TIME)."
     ),
-    click.option(
+    named(
         "--resume",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         metavar="RUN",
         help="Finish an interrupted run with the trace and the options that it was started with. TRACE,"
-        " --target and --faults may say where their files now are.",
+        " --target, --faults, --key-file and --header may say where their files now are, and what their"
+        " values were.",
     ),
-]
+)
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return add_options(command, (RUN, LOAD, ENDPOINT, FAILURE, TOOLS))
 
 
 def replay_with_progress(trace: Path | None, values: dict[str, Any]) -> ReplayResult:
@@ -146,8 +134,9 @@ def replay_with_progress(trace: Path | None, values: dict[str, Any]) -> ReplayRe
 
 
 def _options(trace: Path | None, values: dict[str, Any]) -> ReplayOptions:
+    from agentload._options import GROUPS, ReplayOptions
     from agentload._replay import is_url
-    from agentload._run_manifest import ReplayOptions, resumed_options
+    from agentload._run_manifest import resumed_options
 
     resume: Path | None = values.pop("resume")
     if resume is not None:
@@ -155,18 +144,28 @@ def _options(trace: Path | None, values: dict[str, Any]) -> ReplayOptions:
         given = [name for name in values if _on_command_line(context, name)]
         others = [name for name in given if name not in _MAY_HAVE_MOVED]
         if others:
-            option = others[0].removeprefix("trace_").removesuffix("_s").replace("_", "-")
-            raise click.UsageError(f"--resume takes the options from the run: leave out --{option}")
+            raise click.UsageError(
+                f"--resume takes the options from the run: leave out {_flag(context, others[0])}"
+            )
         return resumed_options(resume, trace, **{name: values[name] for name in given})
     out: Path | None = values.pop("out")
     clock: Literal["virtual", "wall"] | None = values.pop("clock")
     assert trace is not None
+    groups: dict[str, Any] = {
+        group: kind(**{name: values.pop(name) for name in kind.__struct_fields__})
+        for group, kind in GROUPS.items()
+    }
     return ReplayOptions(
         trace=trace,
         out=out or _default_out(trace),
         clock=clock or ("wall" if is_url(values["target"]) else "virtual"),
+        **groups,
         **values,
     )
+
+
+def _flag(context: click.Context, name: str) -> str:
+    return next(param.opts[0] for param in context.command.params if param.name == name)
 
 
 def _on_command_line(context: click.Context, name: str) -> bool:
@@ -186,6 +185,8 @@ def show_problems(trace: Path, report: ImportReport) -> None:
 
 def exit_code(result: ReplayResult) -> Literal[0, 1]:
     """Say on stderr what went wrong; 1 if anything did."""
+    for reason in result.invalid_reasons if result.valid is False else ():
+        click.echo(f"warning: not valid: {printable(reason)}", err=True)
     if result.skipped and not result.failed:
         click.echo(
             f"warning: {result.skipped} of {result.turns} turns were not sent; first: {result.first_skip}",

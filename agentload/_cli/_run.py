@@ -10,13 +10,14 @@ import click
 
 from agentload._cli._console import echo_json, report_console
 from agentload._cli._interrupts import like_ctrl_c
+from agentload._cli._option_groups import GroupedCommand
 from agentload._cli._replay_options import exit_code, replay_options, replay_with_progress
 
 DEFAULT_SAMPLE = "weka_trace_0533.json.zst"
 """A real coding session of 201 turns; see the samples' README."""
 
 
-@click.command(name="run", short_help="Replay a trace and report it.")
+@click.command(cls=GroupedCommand, name="run", short_help="Replay a trace and report it.")
 @click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentload._cli._values import SEED, NamedPath, NumberRange
+from agentload_traces import printable
 
 if TYPE_CHECKING:
     from agentload._sweep_points import Workload
@@ -162,11 +163,15 @@ def take_workload(values: dict[str, Any]) -> Workload:
 
 
 def check_model(model: str) -> None:
-    """Raise `BadParameter` for a model of which there is no deployment."""
+    """Raise `BadParameter` for a model of which there is no deployment, and no file if it names one."""
     from agentload_simbackend import list_deployments, list_models
 
+    if model.endswith(".toml"):
+        if not Path(model).is_file():
+            raise click.BadParameter(f"no such file: {printable(Path(model))}", param_hint="--model")
+        return
     deployed = {name.partition("/")[0] for name in list_deployments()}
     known = sorted({*list_models(), *deployed})
     if model not in known:
-        message = f"no model named {model!r}; there are {', '.join(known)}"
+        message = f"no model named {model!r}; there are {', '.join(known)}, or the path of a .toml file"
         raise click.BadParameter(message, param_hint="--model")

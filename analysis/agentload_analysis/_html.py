@@ -14,7 +14,8 @@ import vl_convert
 
 from agentload_analysis._chart import Chart
 from agentload_analysis._charts import PART_COLOURS, charts
-from agentload_analysis._printed import PrintedTable, printed_tables
+from agentload_analysis._printed import printed_tables
+from agentload_analysis._printed_table import PrintedTable
 from agentload_analysis._snapshot import Run, readable_rows, take_snapshot
 from agentload_analysis._summary import Summary, summarise
 from agentload_analysis._words import BASIS_TITLE, PART_NAMES, alarming, basis, conditions, headline, notes

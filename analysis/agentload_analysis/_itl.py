@@ -7,16 +7,16 @@ from typing import Literal
 
 import polars as pl
 
-from agentload_analysis._metrics import ANSWERED, QUANTILES, with_metrics
+from agentload_analysis._metrics import QUANTILES, measured, with_metrics
 
 ItlSource = Literal["arrivals", "tpot"]
 """arrivals: every gap between tokens. tpot: one mean gap a request, for arrivals were not recorded."""
 
 
 def itl_source(requests: pl.LazyFrame) -> ItlSource:
-    """Which of the two the run allows: "arrivals" if any answered request has its arrivals recorded."""
+    """Which of the two the run allows: "arrivals" if any measured answer has its arrivals recorded."""
     recorded = (
-        requests.select((ANSWERED & pl.col("arrival_dt_us").is_not_null()).any())
+        requests.select((measured(requests) & pl.col("arrival_dt_us").is_not_null()).any())
         .collect(engine="streaming")
         .item()
     )
@@ -37,7 +37,7 @@ def itl_gaps(requests: pl.LazyFrame, by: Sequence[str] = ()) -> pl.LazyFrame:
             .select(*by, gap_ms="tpot_ms", weight=pl.lit(1, dtype=pl.Int64))
         )
     counted = (
-        requests.filter(ANSWERED & (pl.col("arrival_dt_us").list.len() > 1))
+        requests.filter(measured(requests) & (pl.col("arrival_dt_us").list.len() > 1))
         .select(
             *by,
             dt_us=pl.col("arrival_dt_us").list.slice(1),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from agentload_analysis._printed import PrintedTable
+from agentload_analysis._printed_table import PrintedTable
 
 _GAP = 2
 _GROUP_GAP = 3

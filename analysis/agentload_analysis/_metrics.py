@@ -14,10 +14,28 @@ K_TOKENS = 1_000
 CONTEXT_EDGES_TOKENS = tuple(8 * K_TOKENS * 2**power for power in range(8))
 """Where one context bucket ends and the next begins: 8K, 16K, ... 1024K (K = 1,000)."""
 
-# The three statuses of a turn; nothing else in this package spells them out.
+# The three statuses of a turn, and that of an attempt that was followed by another and so is no turn; nothing
+# else in this package spells them out.
 ANSWERED = pl.col("status") == "ok"
 FAILED = pl.col("status") == "failed"
 SKIPPED = pl.col("status") == "skipped"
+RETRIED = pl.col("status") == "retried"
+
+
+def turns_only(requests: pl.LazyFrame) -> pl.LazyFrame:
+    """One row a turn: without the attempts that were followed by another."""
+    return requests.filter(~RETRIED)
+
+
+def in_warmup(requests: pl.LazyFrame) -> pl.Expr:
+    """Whether a turn was sent in the run's warm-up; tables that do not tell it had none."""
+    known = "warmup" in requests.collect_schema()
+    return pl.col("warmup").fill_null(False) if known else pl.lit(False)
+
+
+def measured(requests: pl.LazyFrame) -> pl.Expr:
+    """Whether a turn is in the latencies: answered, and not in the warm-up."""
+    return ANSWERED & ~in_warmup(requests)
 
 
 def counts() -> list[pl.Expr]:
@@ -32,7 +50,7 @@ def counts() -> list[pl.Expr]:
 
 
 def with_metrics(requests: pl.LazyFrame) -> pl.LazyFrame:
-    """Add the latencies of each answered request; they are null for failed and skipped ones.
+    """Add the latencies of each answered request; they are null for others, and for those of the warm-up.
 
     ttft_ms: first_token - scheduled.
     tpot_ms: (end - first_token) / (output_tokens - k), with k the tokens of the first arrival, which were
@@ -40,12 +58,13 @@ def with_metrics(requests: pl.LazyFrame) -> pl.LazyFrame:
     output_tokens_per_s: 1 / TPOT; null where TPOT is null or 0 (all tokens in one read).
     queue_ms: time in the endpoint's queue; null if the endpoint does not tell it.
     """
+    counts_here = measured(requests)
     later_tokens = pl.col("output_tokens") - first_arrival_tokens()
     tpot_ns = (pl.col("end_ns") - pl.col("first_token_ns")) / later_tokens
     return requests.with_columns(
-        ttft_ms=pl.when(ANSWERED).then((pl.col("first_token_ns") - pl.col("scheduled_ns")) / 1e6),
-        tpot_ms=pl.when(ANSWERED & (later_tokens > 0)).then(tpot_ns / 1e6),
-        queue_ms=pl.when(ANSWERED).then(pl.col("queue_ns") / 1e6),
+        ttft_ms=pl.when(counts_here).then((pl.col("first_token_ns") - pl.col("scheduled_ns")) / 1e6),
+        tpot_ms=pl.when(counts_here & (later_tokens > 0)).then(tpot_ns / 1e6),
+        queue_ms=pl.when(counts_here).then(pl.col("queue_ns") / 1e6),
     ).with_columns(output_tokens_per_s=pl.when(pl.col("tpot_ms") > 0).then(1e3 / pl.col("tpot_ms")))
 
 

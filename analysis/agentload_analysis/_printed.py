@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from agentload_analysis._metrics import QUANTILES
 from agentload_analysis._numbers import UNKNOWN, number, percentile, tokens
+from agentload_analysis._printed_client import client_tables
+from agentload_analysis._printed_table import Column, PrintedTable
 from agentload_analysis._sessions import SPLIT
 from agentload_analysis._summary import Summary
 from agentload_analysis._words import PART_NAMES
@@ -24,27 +25,8 @@ _SPEED = {"Tokens/s": ("speed", "tokens_per_s")}
 _COUNTED = {"answered": "answered", "failed": "failed", "skipped": "not sent"}
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column; `group` names the columns that belong together and stands above the first of them."""
-
-    name: str
-    group: str = ""
-    text: bool = False
-
-
-@dataclass(frozen=True)
-class PrintedTable:
-    """A titled table of text cells; `total_rows` rows at the end sum up the others."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    total_rows: int = 0
-
-
 def printed_tables(summary: Summary) -> list[PrintedTable]:
-    """Sessions, then what happens before and between tokens by turn index and by context."""
+    """Sessions, what happens before and between tokens by turn index and by context, then connections."""
     turns = [(_turn_name(row), row) for row in summary["per_turn_range"]]
     contexts = [(row["context"], row) for row in summary["per_context"]]
     tables = [_sessions(summary)] if summary["sessions"] else []
@@ -57,7 +39,7 @@ def printed_tables(summary: Summary) -> list[PrintedTable]:
             tables.append(_latencies(first, key, rows, before, sizes=True))
             if summary["tpot_ms"]["count"] or summary["itl_ms"]["count"]:
                 tables.append(_latencies(then, key, rows, between, sizes=False))
-    return tables
+    return [*tables, *client_tables(summary)]
 
 
 def parts_shown(summary: Summary) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from agentload_analysis._metrics import ANSWERED, counts
+from agentload_analysis._metrics import ANSWERED, counts, turns_only
 
 SPLIT = ("queue", "prefill", "handoff", "first_token_wait", "decode", "tool", "think", "client")
 """The parts of a session's time; an endpoint that does not tell the first three tells `first_token_wait`."""
@@ -61,7 +61,8 @@ def sessions(requests: pl.LazyFrame) -> pl.LazyFrame:
     `SPLIT_NS`, which add up to session_ns; path_turns; answered_whole: not cut off, and no turn failed or was
     skipped.
     """
-    turns = requests.group_by("session_id", maintain_order=True).agg(*counts(), pl.col("session_turns").max())
+    by_session = turns_only(requests).group_by("session_id", maintain_order=True)
+    turns = by_session.agg(*counts(), pl.col("session_turns").max())
     times = (
         critical_path(requests)
         .group_by("session_id")

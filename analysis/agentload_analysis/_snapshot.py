@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from agentload_analysis._metrics import turns_only
 from agentload_analysis._tool_queue import tool_queue
 from agentload_traces import Manifest, RunDirectoryError, RunReader, printable
 
@@ -20,6 +21,8 @@ class Snapshot:
     """What `take_snapshot` read.
 
     requests: one row a turn; of a run that goes on, a copy in memory of the rows that were on disk.
+    attempts: one row each time that a turn was sent or skipped: `requests`, and those that were followed by
+    another attempt. client: what the replayer saw of itself.
     tool_calls: how many there are, those of all `requests` among them. tool_queue: of these, see there.
     """
 
@@ -28,6 +31,8 @@ class Snapshot:
     incomplete: bool
     torn_lines: int
     requests: pl.LazyFrame
+    attempts: pl.LazyFrame
+    client: pl.LazyFrame
     tool_calls: int
     tool_queue: dict[str, Any]
 
@@ -46,12 +51,23 @@ def take_snapshot(run: Run) -> Snapshot:
     with readable_rows(Path(run)):
         reader = RunReader(run)
         incomplete, torn_lines = reader.incomplete, reader.torn_lines
-        requests = reader.requests()
+        attempts = reader.requests()
         # After the requests: whoever writes puts a tool call on disk before the turn that waited for it.
         tool_calls = reader.tool_calls()
         count = int(tool_calls.select(pl.len()).collect().item())
         waits = tool_queue(tool_calls)
-    return Snapshot(reader.path, reader.manifest, incomplete, torn_lines, requests, count, waits)
+        client = reader.client()
+    return Snapshot(
+        path=reader.path,
+        manifest=reader.manifest,
+        incomplete=incomplete,
+        torn_lines=torn_lines,
+        requests=turns_only(attempts),
+        attempts=attempts,
+        client=client,
+        tool_calls=count,
+        tool_queue=waits,
+    )
 
 
 @contextmanager

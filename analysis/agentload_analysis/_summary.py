@@ -6,8 +6,9 @@ from typing import Any
 
 import polars as pl
 
+from agentload_analysis._client_side import client_side
 from agentload_analysis._itl import itl_gaps, itl_source
-from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES, SKIPPED
+from agentload_analysis._metrics import ANSWERED, FAILED, QUANTILES, SKIPPED, in_warmup, measured
 from agentload_analysis._overlap import sessions_at_once
 from agentload_analysis._reasons import reasons
 from agentload_analysis._sessions import SPLIT, SPLIT_NS, sessions
@@ -43,6 +44,7 @@ def summarise(run: Run) -> Summary:
             "session_time_s": _session_time(session_rows),
             **_latencies(requests, gaps),
             "session_split_s": _split(session_rows),
+            **client_side(snapshot),
             "per_turn": per_turn(requests, gaps).collect().to_dicts(),
             "per_turn_range": per_turn_range(requests, gaps).collect().to_dicts(),
             "per_context": per_context(requests, gaps).collect().to_dicts(),
@@ -58,6 +60,8 @@ def _identity(snapshot: Snapshot) -> Summary:
         "status": manifest.status,
         "incomplete": snapshot.incomplete,
         "torn_lines": snapshot.torn_lines,
+        "valid": manifest.valid,
+        "invalid_reasons": list(manifest.invalid_reasons),
         "target": manifest.target,
         "mode": manifest.mode,
         "clock": manifest.clock,
@@ -88,6 +92,7 @@ def _counts(snapshot: Snapshot, session_rows: pl.DataFrame) -> Summary:
         pl.when(ANSWERED.any() & (~ANSWERED | pl.col("output_tokens_asked").is_not_null()).all())
         .then(pl.col("output_tokens_asked").filter(ANSWERED).sum())
         .alias("output_tokens_asked_total"),
+        in_warmup(requests).sum().cast(pl.Int64).alias("warmup_turns"),
         (ANSWERED & (pl.col("trigger") == "compaction")).sum().cast(pl.Int64).alias("compactions"),
         pl.col("input_tokens").filter(ANSWERED).min().alias("input_tokens_min"),
         pl.col("input_tokens").filter(ANSWERED).median().alias("input_tokens_p50"),
@@ -124,6 +129,7 @@ def _session_time(session_rows: pl.DataFrame) -> Summary:
 def _latencies(requests: pl.LazyFrame, gaps: pl.LazyFrame) -> Summary:
     rows = overall(requests, gaps).collect().to_dicts()
     row: Summary = rows[0] if rows else {}
+    measured_turns = int(requests.select(measured(requests).sum()).collect().item())
 
     def distribution(head: str, unit: str, names: tuple[str, ...]) -> Summary:
         values = {name: row.get(f"{head}_{name}_{unit}") for name in names}
@@ -131,7 +137,7 @@ def _latencies(requests: pl.LazyFrame, gaps: pl.LazyFrame) -> Summary:
 
     names = (*QUANTILES, "max")
     return {
-        "answered_without_tpot": row.get("answered", 0) - row.get("tpot_count", 0),
+        "answered_without_tpot": measured_turns - row.get("tpot_count", 0),
         "output_tokens_per_s_per_user": distribution(
             "speed", "tokens_per_s", ("min", "p1", "p10", "p50", "p90", "p99", "max")
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentload_analysis._metrics import K_TOKENS
 from agentload_analysis._numbers import UNKNOWN, duration, number, percentile
-from agentload_analysis._printed import Column, PrintedTable
+from agentload_analysis._printed_table import Column, PrintedTable
 from agentload_traces import counted
 
 Row = Mapping[str, Any]

@@ -2,10 +2,12 @@
 
 Columns of every table after its key:
 
-    turns, answered, failed, skipped    rows of each status; the first is their sum
+    turns, answered, failed, skipped    rows of each status; the first is their sum (attempts that were
+                                        followed by another are no turns)
     subagent_turns                      those of them that sub-agents sent
     output_tokens                       tokens received, summed
-    input_tokens_p50                    median prompt length of the answered turns
+    input_tokens_p50                    median prompt length of the answered turns; what follows is without
+                                        the run's warm-up
     <m>_count                           how many values the percentiles of <m> stand on
     <m>_p50_<u>, _p90_, _p99_, _max_    for <m>, <u>: ttft, ms; queue, ms; tpot, ms; itl, ms;
                                         speed, tokens_per_s (of one user, 1 / TPOT)
@@ -25,6 +27,7 @@ from agentload_analysis._metrics import (
     context_from_tokens,
     context_label,
     counts,
+    turns_only,
     with_metrics,
 )
 
@@ -63,7 +66,7 @@ def latency_table(
     columns.append(speed.quantile(0.1, interpolation="linear").alias("speed_p10_tokens_per_s"))
     columns.append(speed.quantile(0.01, interpolation="linear").alias("speed_p1_tokens_per_s"))
     columns.append(speed.min().alias("speed_min_tokens_per_s"))
-    table = with_metrics(requests).group_by(*by).agg(columns)
+    table = with_metrics(turns_only(requests)).group_by(*by).agg(columns)
     itl = itl_table(itl_gaps(requests, by) if gaps is None else gaps, by)
     joined = table.join(itl, on=list(by), how="left", nulls_equal=True).sort(*by)
     return joined.with_columns(pl.col("itl_count").fill_null(0))

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from agentload_analysis._client_words import NOT_VALID, client_lines, validity_lines
+from agentload_analysis._load_words import loop, pace, shown_options
 from agentload_analysis._numbers import duration, number, tokens
 from agentload_analysis._summary import Summary
 from agentload_traces import counted
@@ -23,9 +25,6 @@ PART_NAMES = {
 
 BASIS_TITLE = "What these numbers rest on"
 
-_READING_OPTIONS = frozenset(["trace_format", "strict", "arrivals"])
-"""Options that say how a trace was read and what was recorded; no number of a report depends on them."""
-
 _OF_A_NUMBER = re.compile(r"\A[^=]+ = \S.* is (fitted|an estimate)\b|\AAlso estimates: ")
 """How the simulator's sentences about its fitted and estimated numbers look."""
 
@@ -35,16 +34,18 @@ _LOST = " skipped: unusable."
 
 
 def headline(summary: Summary) -> list[str]:
-    """What the run showed, a sentence or two each: state, size, times, speed, failures, what is unknown."""
-    size = [_state(summary), _lost_lines(summary), _size(summary), _asked(summary), _pace(summary)]
+    """What the run showed, a sentence or two each: validity, state, size, times, speed, failures, the client,
+    what is unknown."""
+    size = [_state(summary), _lost_lines(summary), _size(summary), _asked(summary), pace(summary)]
     times = [_session_time(summary), _parts(summary), _tool_queue(summary), _speed(summary)]
     moved = [_handed_over(summary), _compactions(summary)]
-    return [line for line in [*size, *times, *moved, _failures(summary), _unknown(summary)] if line]
+    told = [*size, *times, *moved, _failures(summary), *client_lines(summary), _unknown(summary)]
+    return [*validity_lines(summary), *(line for line in told if line)]
 
 
 def alarming(line: str) -> bool:
     """Whether a line of the headline must not be overlooked: something is missing, or turns failed."""
-    return line.startswith(_INCOMPLETE) or _FAILED in line or line.endswith(_LOST)
+    return line.startswith((NOT_VALID, _INCOMPLETE)) or _FAILED in line or line.endswith(_LOST)
 
 
 def conditions(summary: Summary) -> list[str]:
@@ -53,14 +54,9 @@ def conditions(summary: Summary) -> list[str]:
     trace = Path(summary["trace"])
     trace_name = trace.name if trace.is_absolute() else summary["trace"]
     facts = [f"{summary['target']} (mode {summary['mode']})", clock, f"trace {trace_name}"]
-    options = dict(summary["options"])
-    if "concurrency" in options:
-        facts.append(_loop(summary, options.pop("concurrency")))
-    facts += [
-        f"{name.removesuffix('_s').replace('_', ' ')} {value}{' s' if name.endswith('_s') else ''}"
-        for name, value in options.items()
-        if value is not None and name not in _READING_OPTIONS
-    ]
+    if "concurrency" in summary["options"]:
+        facts.append(loop(summary))
+    facts += shown_options(summary["options"])
     resting = basis(summary)
     others = [sentence for sentence in summary["conditions"] if sentence not in resting]
     lines = ["; ".join([*facts, f"seed {summary['seed']}"]), *others]
@@ -111,16 +107,6 @@ def notes(summary: Summary) -> list[str]:
     return lines
 
 
-def _loop(summary: Summary, concurrency: int | None) -> str:
-    if concurrency is not None:
-        return f"closed loop, {counted(concurrency, 'session')} at a time"
-    if summary["sessions"] > 1 and summary["session_start_times"] == 1:
-        return "open loop: start times unknown or equal: all at once"
-    most = summary["sessions_at_once_max"]
-    at_once = f", at most {most:,} at once" if summary["sessions"] > 1 and most is not None else ""
-    return f"open loop: sessions start as recorded{at_once}"
-
-
 def _lost_lines(summary: Summary) -> str | None:
     lost, read = summary["trace_lines_skipped"], summary["trace_lines_read"]
     if not lost:
@@ -137,18 +123,6 @@ def _asked(summary: Summary) -> str | None:
     if received < asked:
         return f"Answers shorter than the trace's: received {received:,} of {asked:,} tokens asked for."
     return f"Answers longer than the trace's: received {received:,} tokens, {asked:,} were asked for."
-
-
-def _pace(summary: Summary) -> str | None:
-    speed = summary["options"].get("speed")
-    if speed is None or speed == 1:
-        return None
-    what = (
-        "Tools and think time" if summary["options"].get("concurrency") else "Tools, think time and arrivals"
-    )
-    if speed > 1:
-        return f"{what} passed {speed:,.12g} times faster than recorded."
-    return f"{what} passed at {speed:.12g} times the recorded speed."
 
 
 def _state(summary: Summary) -> str | None:

@@ -1,0 +1,247 @@
+"""A replay on the wall clock: find or start the endpoint, measure this machine's own error, play, judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from statistics import median
+from typing import NamedTuple
+
+import msgspec.structs
+
+from agentload._baseline import measure_baseline
+from agentload._earlier import Earlier, earlier_of
+from agentload._endpoint import Endpoint, probe_endpoint, simulator_process
+from agentload._launches import Planned, launches
+from agentload._load import cap_of, check_slots, make_feed, slots_of, worker_conditions
+from agentload._options import ReplayOptions
+from agentload._recording import record
+from agentload._replay_result import CountingSink, ReplayResult
+from agentload._requests import asked_tokens
+from agentload._rows import WallSink
+from agentload._run_manifest import new_manifest
+from agentload._run_setup import RunSetup, class_headers, prepare_endpoint_run, prepare_run
+from agentload._run_stops import run_to_its_end, stopped_by_signals
+from agentload._stages import parse_stages
+from agentload._tool_pool import ToolPool
+from agentload._tools import call_times, live_tools
+from agentload._trace_sessions import first_and_rest
+from agentload._validity import judge_run
+from agentload._wall import WallRun
+from agentload._worker import Worker
+from agentload._workers import run_workers
+from agentload_simbackend import Deployment, SimulatedModel, load_deployment
+from agentload_traces import Baseline, RunWriter, Session, TraceReader, open_trace
+
+_LOOKED_AT = 16
+"""How many sessions of a trace are looked at for the shape of a baseline."""
+
+_BYTES_PER_TOKEN = 6
+"""Of a request's body: a word and what stands around it."""
+
+
+def replay_wall(
+    options: ReplayOptions,
+    reader: TraceReader,
+    progress: Callable[[], None],
+    tell: Callable[[str], None],
+    *,
+    url: bool,
+) -> ReplayResult:
+    """Replay a trace against an endpoint, or a deployment that is served for the occasion; see `replay`."""
+    if url:
+        endpoint = probe_endpoint(options.endpoint, options.target)
+        setup = prepare_endpoint_run(options, reader, endpoint, tell)
+        about = endpoint.simulated
+        return _replay(options, reader, setup, endpoint, about, lambda origin_ns: None, progress, tell)
+    deployment = load_deployment(options.target)
+    setup = prepare_run(options, reader, deployment, tell)
+    with simulator_process(options.target, options.seed, options.faults) as served:
+        endpoint = probe_endpoint(options.endpoint, served.url)
+        return _replay(options, reader, setup, endpoint, deployment, served.start, progress, tell)
+
+
+class _Shared(NamedTuple):
+    """What a run is made of, wherever it is played; can be pickled."""
+
+    options: ReplayOptions
+    endpoint: Endpoint
+    setup: RunSetup
+    earlier: Earlier
+
+
+def _replay(
+    options: ReplayOptions,
+    reader: TraceReader,
+    setup: RunSetup,
+    endpoint: Endpoint,
+    about: Deployment | SimulatedModel | None,
+    on_start: Callable[[int], None],
+    progress: Callable[[], None],
+    tell: Callable[[str], None],
+) -> ReplayResult:
+    check_slots(options, setup.tool_slots)
+    asked = msgspec.structs.replace(options.endpoint, model=endpoint.model)
+    options = msgspec.structs.replace(options, endpoint=asked)
+    headers = {**endpoint.connection.headers, **class_headers(options)}
+    endpoint = replace(endpoint, connection=replace(endpoint.connection, headers=headers))
+    head, sessions = _looked_at(setup.sessions(first_and_rest(reader)))
+    conditions = (*setup.conditions, *worker_conditions(options, setup.tool_slots))
+    manifest = new_manifest(options, about, conditions)
+    if setup.context is None:
+        manifest.options["on_overflow"] = None  # nothing was looked for
+    if options.baseline and not options.resume:
+        manifest.baseline = _baseline(options, head)
+    result = ReplayResult(path=options.out, trace=reader.report)
+    planned = Planned()
+
+    def play(writer: RunWriter) -> None:
+        live = options.endpoint.history == "live"
+        earlier = earlier_of(options.out, writer, result, live=live) if options.resume else Earlier()
+        shared = _Shared(options, endpoint, setup, earlier)
+        sink = CountingSink(writer, result)
+        if options.workers > 1:
+            ended = _in_workers(shared, sessions, sink, planned, on_start, progress, tell)
+        else:
+            ended = run_to_its_end(
+                _in_this_process(shared, sessions, sink, planned, on_start, progress, tell)
+            )
+        result.capped = ended.capped
+        writer.manifest.conditions += tuple(planned.conditions(options.load))
+        if ended.left_something:
+            raise KeyboardInterrupt
+        writer.flush()
+        verdict = judge_run(options.out, writer.manifest)
+        writer.manifest.valid, writer.manifest.invalid_reasons = verdict
+        result.valid, result.invalid_reasons = verdict
+
+    record(play, options, manifest, reader, result, planned)
+    return result
+
+
+class _Ended(NamedTuple):
+    left_something: bool
+    capped: int
+
+
+async def _in_this_process(
+    shared: _Shared,
+    sessions: Iterable[Session],
+    sink: WallSink,
+    planned: Planned,
+    on_start: Callable[[int], None],
+    progress: Callable[[], None],
+    tell: Callable[[str], None],
+) -> _Ended:
+    options, earlier = shared.options, shared.earlier
+    cap = cap_of(options.load, earlier.sent)
+    feed = make_feed(
+        sessions, options, clock_start_ns=earlier.clock_start_ns, done=earlier.done, planned=planned
+    )
+    async with live_tools(options.tooling, shared.setup.tool_slots) as tools:
+        run = WallRun(
+            options,
+            shared.endpoint,
+            feed,
+            sink,
+            directory=options.out,
+            cap=cap,
+            tools=ToolPool(shared.setup.tool_slots),
+            call_ns=call_times(options.tooling, options.seed),
+            live_tools=tools,
+            unfit=shared.setup.unfit,
+            earlier=earlier,
+            on_start=on_start,
+            progress=progress,
+        )
+        with stopped_by_signals(run, tell):
+            await run.run()
+    return _Ended(run.left_something, cap.sessions_ended)
+
+
+def _in_workers(
+    shared: _Shared,
+    sessions: Iterable[Session],
+    sink: WallSink,
+    planned: Planned,
+    on_start: Callable[[int], None],
+    progress: Callable[[], None],
+    tell: Callable[[str], None],
+) -> _Ended:
+    options = shared.options
+    for _ in launches(sessions, options.load, options.seed, planned):
+        pass  # the workers read for themselves; this counts what they are to play
+    ended = run_workers(
+        "agentload._replay_wall:play_share",
+        shared,
+        options.workers,
+        sink,
+        clock_start_ns=shared.earlier.clock_start_ns,
+        on_start=on_start,
+        progress=progress,
+        interrupted=lambda again: None if again else tell("finishing what is on the way; once more stops it"),
+    )
+    results = [_Ended(*each) for each in ended.results]
+    left = ended.interrupted and any(each.left_something for each in results)
+    return _Ended(left, sum(each.capped for each in results))
+
+
+def play_share(shared: _Shared, worker: Worker) -> _Ended:
+    """Play the share of one worker; see `run_workers`."""
+    return run_to_its_end(_play_share(shared, worker))
+
+
+async def _play_share(shared: _Shared, worker: Worker) -> _Ended:
+    options, earlier = shared.options, shared.earlier
+    reader = open_trace(options.trace, format=options.trace_format, strict=options.strict)
+    cap = cap_of(options.load)
+    feed = make_feed(
+        shared.setup.sessions(first_and_rest(reader)),
+        options,
+        clock_start_ns=earlier.clock_start_ns,
+        share=worker.share,
+        done=earlier.done,
+    )
+    slots = slots_of(shared.setup.tool_slots, worker.share)
+    async with live_tools(options.tooling, slots) as tools:
+        run = WallRun(
+            options,
+            shared.endpoint,
+            feed,
+            worker,
+            directory=options.out,
+            cap=cap,
+            tools=ToolPool(slots),
+            call_ns=call_times(options.tooling, options.seed),
+            live_tools=tools,
+            unfit=shared.setup.unfit,
+            earlier=earlier,
+            begin=worker.begin,
+            worker=worker.share[0],
+        )
+        worker.listen(run.drain, run.stop)
+        await run.run()
+    return _Ended(run.left_something, cap.sessions_ended)
+
+
+def _looked_at(sessions: Iterable[Session]) -> tuple[list[Session], Iterator[Session]]:
+    """The first sessions, and all of them."""
+    every = iter(sessions)
+    head = list(islice(every, _LOOKED_AT))
+    return head, chain(head, every)
+
+
+def _baseline(options: ReplayOptions, head: list[Session]) -> Baseline:
+    """Measure this machine's own error at the shape of the run: streams, length of answers and prompts."""
+    load = options.load
+    turns = [turn for session in head for turn in session.turns[: load.max_turns]]
+    places = load.concurrency
+    if places is None and load.stages is not None and load.arrival == "recorded":
+        places = int(max(max(stage.start, stage.end) for stage in parse_stages(load.stages)))
+    prompt_tokens = median(turn.input_tokens for turn in turns)
+    return measure_baseline(
+        len(head) if places is None else places,
+        round(median(asked_tokens(turn) for turn in turns)),
+        round(prompt_tokens * _BYTES_PER_TOKEN),
+    )

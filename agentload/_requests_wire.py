@@ -1,0 +1,227 @@
+"""How each API writes messages: the bytes of a history, which only ever grow at its end.
+
+A history lacks what closes its arrays, and with Anthropic also what closes the last message, since a
+message of the same role is appended to it. `closing` gives what is missing.
+Texts come escaped for JSON, without quotes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from agentload._options import Api
+
+Role = Literal["tools", "system", "user", "assistant", "tool"]
+"""Of a message: "tool" is the result of a call, "tools" the declaration of tools before all messages."""
+
+
+class Call(NamedTuple):
+    """A tool call in an assistant message. arguments: the text of a JSON object."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class Wire(Protocol):
+    """The messages of one API.
+
+    opening: what stands before a history. has_calls: whether it has tool calls.
+    """
+
+    opening: bytes
+    has_calls: bool
+
+    def add(
+        self,
+        data: bytearray,
+        last: Role | None,
+        role: Role,
+        text: bytes,
+        calls: Sequence[Call],
+        answers: str | None,
+    ) -> tuple[int, int] | None:
+        """Append a message that follows one of `last`; return where its text stands, `None` if nothing was
+        written, since the API refuses empty messages."""
+
+    def declare(self, data: bytearray, tools: bytes) -> None:
+        """Begin with the declaration of tools, if the API wants one."""
+
+    def closing(self, last: Role | None) -> bytes:
+        """What a history that ends with a message of `last` lacks."""
+
+
+def _put(data: bytearray, before: bytes, text: bytes, after: bytes) -> tuple[int, int]:
+    data += before
+    start = len(data)
+    data += text
+    stop = len(data)
+    data += after
+    return start, stop
+
+
+def _quoted(text: str) -> bytes:
+    return msgspec.json.encode(text)
+
+
+class ChatWire:
+    """OpenAI chat completions: one message each, tool calls in the assistant's, results of role "tool"."""
+
+    opening = b'"messages":['
+    has_calls = True
+
+    def add(
+        self,
+        data: bytearray,
+        last: Role | None,
+        role: Role,
+        text: bytes,
+        calls: Sequence[Call],
+        answers: str | None,
+    ) -> tuple[int, int] | None:
+        comma = b"," if data else b""
+        answered = b"" if answers is None else b'"tool_call_id":%s,' % _quoted(answers)
+        before = b'%s{"role":"%s",%s"content":"' % (comma, role.encode(), answered)
+        place = _put(data, before, text, b'"')
+        if calls:
+            data += b',"tool_calls":[%s]' % b",".join(map(self._call, calls))
+        data += b"}"
+        return place
+
+    @staticmethod
+    def _call(call: Call) -> bytes:
+        parts = tuple(map(_quoted, call))
+        return b'{"id":%s,"type":"function","function":{"name":%s,"arguments":%s}}' % parts
+
+    def declare(self, data: bytearray, tools: bytes) -> None:
+        pass
+
+    def closing(self, last: Role | None) -> bytes:
+        return b"]"
+
+
+class ResponsesWire:
+    """OpenAI responses: a list of items; calls and results are items of their own."""
+
+    opening = b'"input":['
+    has_calls = True
+
+    def add(
+        self,
+        data: bytearray,
+        last: Role | None,
+        role: Role,
+        text: bytes,
+        calls: Sequence[Call],
+        answers: str | None,
+    ) -> tuple[int, int] | None:
+        place = None
+        if answers is not None:
+            head = b'%s{"type":"function_call_output","call_id":%s,"output":"'
+            place = _put(data, head % (b"," if data else b"", _quoted(answers)), text, b'"}')
+        elif text:
+            head = b'%s{"role":"%s","content":"' % (b"," if data else b"", role.encode())
+            place = _put(data, head, text, b'"}')
+        for call in calls:
+            data += b"," if data else b""
+            parts = tuple(map(_quoted, call))
+            data += b'{"type":"function_call","call_id":%s,"name":%s,"arguments":%s}' % parts
+        return place or ((len(data), len(data)) if calls else None)
+
+    def declare(self, data: bytearray, tools: bytes) -> None:
+        pass
+
+    def closing(self, last: Role | None) -> bytes:
+        return b"]"
+
+
+class CompletionsWire:
+    """OpenAI legacy completions: one text, in which nobody speaks and no tools are called."""
+
+    opening = b'"prompt":"'
+    has_calls = False
+
+    def add(
+        self,
+        data: bytearray,
+        last: Role | None,
+        role: Role,
+        text: bytes,
+        calls: Sequence[Call],
+        answers: str | None,
+    ) -> tuple[int, int] | None:
+        return _put(data, b"", text, b"") if text else None
+
+    def declare(self, data: bytearray, tools: bytes) -> None:
+        pass
+
+    def closing(self, last: Role | None) -> bytes:
+        return b'"'
+
+
+class MessagesWire:
+    """Anthropic messages: tools and system at the top, then user and assistant in turn, made of blocks.
+
+    Results of tools are the first blocks of a user's message. No block may be empty.
+    """
+
+    opening = b""
+    has_calls = True
+
+    def add(
+        self,
+        data: bytearray,
+        last: Role | None,
+        role: Role,
+        text: bytes,
+        calls: Sequence[Call],
+        answers: str | None,
+    ) -> tuple[int, int] | None:
+        if not text and not calls and answers is None:
+            return None
+        if role == "system":
+            return _put(data, b',"system":"' if data else b'"system":"', text, b'"')
+        self._speak(data, last, role)
+        if answers is not None:
+            data += b'{"type":"tool_result","tool_use_id":%s' % _quoted(answers)
+            return _put(data, b',"content":"', text, b'"}') if text else _put(data, b"", b"", b"}")
+        place = _put(data, b'{"type":"text","text":"', text, b'"}') if text else None
+        for number, call in enumerate(calls):
+            data += b"," if number or text else b""
+            named = _quoted(call.call_id), _quoted(call.name), call.arguments.encode()
+            data += b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % named
+        return (len(data), len(data)) if place is None else place
+
+    @staticmethod
+    def _speaker(role: Role) -> bytes:
+        return b"assistant" if role == "assistant" else b"user"
+
+    def _speak(self, data: bytearray, last: Role | None, role: Role) -> None:
+        """Go on with the message of whoever spoke last, or begin the next one."""
+        speaker = self._speaker(role)
+        if last is None or last in ("tools", "system"):
+            data += b'%s"messages":[' % (b"," if data else b"")
+        elif self._speaker(last) == speaker:
+            data += b","
+            return
+        else:
+            data += b"]},"
+        data += b'{"role":"%s","content":[' % speaker
+
+    def declare(self, data: bytearray, tools: bytes) -> None:
+        if tools:
+            data += b'"tools":%s' % tools
+
+    def closing(self, last: Role | None) -> bytes:
+        return b"]}]"
+
+
+WIRES: dict[Api, Wire] = {
+    "chat": ChatWire(),
+    "responses": ResponsesWire(),
+    "completions": CompletionsWire(),
+    "messages": MessagesWire(),
+}
