@@ -33,6 +33,7 @@ _COMMANDS = {
     "size": "Find the largest concurrency at which a deployment holds an SLO.",
     "generate": "Write a trace of generated agent sessions.",
     "trace": "Look at, check and convert traces.",
+    "record": "Record a trace between an agent and its endpoint.",
     "serve": "Serve a simulated deployment over HTTP.",
     "schedule": "Show the static schedule of a decode step on a group of LPUs.",
     "fidelity": "Compare the simulator with every published number.",
