@@ -30,6 +30,7 @@ _COMMANDS = {
     "replay": "Replay a trace against a simulated deployment or an endpoint.",
     "report": "Report a run: sessions, latencies by turn and by context.",
     "sweep": "Sweep concurrency, context and modes in virtual time; table and plots.",
+    "bench": "Measure output speed as published benchmarks do.",
     "size": "Find the largest concurrency at which a deployment holds an SLO.",
     "generate": "Write a trace of generated agent sessions.",
     "trace": "Look at, check and convert traces.",
