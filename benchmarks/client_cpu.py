@@ -2,7 +2,7 @@
 
 A server process paces 12 streams at 291 us a token, one event a token. The reference is a bare
 asyncio.Protocol on uvloop that stores (time, bytes) and looks for the end of the body. The replayer's
-client is measured whole: aiohttp, stamping, parsing, counting tokens by arrival. Both run in this process,
+client is measured whole: HTTP, stamping, parsing, counting tokens by arrival. Both run in this process,
 in turn, several times; CPU time is that of the process, all threads included.
 
     python benchmarks/client_cpu.py [--streams 12] [--tokens 3000] [--rounds 5] [--json]
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 from agentload._answers import parse_answer
-from agentload._http_client import StampingClient
+from agentload._http_client import HttpRequest, StampingClient
 
 SERVER = """
 import asyncio, sys
@@ -82,7 +82,7 @@ async def replayer(url: str, streams: int, tokens: int) -> int:
 
             async def one() -> None:
                 nonlocal reads
-                answer = await client.post(f"{url}/v1/chat/completions", body(tokens), {})
+                answer = await client.post(HttpRequest(f"{url}/v1/chat/completions", body(tokens), {}))
                 parsed = await loop.run_in_executor(parser, parse_answer, answer)
                 assert (parsed.error, parsed.output_tokens) == (None, tokens), parsed
                 reads += len(answer.marks.at_ns)
