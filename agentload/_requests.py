@@ -116,8 +116,14 @@ class RequestBuilder:
         self._histories[turn.agent_id].skipped = True
 
     def answered(self, turn: Turn, message: LiveMessage, results: Sequence[ToolResult]) -> None:
-        """Tell what came for a turn, and what tools really gave; for a live history only."""
+        """Tell what came for a turn, and what tools really gave; for a live history only.
+
+        Where tools are declared, calls of others are left out: an endpoint would refuse them in a history.
+        """
         history = self._histories[turn.agent_id]
+        if self._tools is not None:
+            declared = tuple(call for call in message.tool_calls if call.name in self._tools.names)
+            message = message._replace(tool_calls=declared)
         has_calls = self._wire.has_calls
         self._came[turn.turn_id] = prepare(turn, message, results, history, has_calls=has_calls)
 

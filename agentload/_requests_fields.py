@@ -147,20 +147,20 @@ def made_call_id(turn_id: str, number: int) -> str:
 class DeclaredTools:
     """The tools that a session's recorded calls name, for an API that wants them declared (Anthropic).
 
-    tokens: o200k tokens of their names, their descriptions and the JSON of their schemas.
+    names: of them. tokens: o200k tokens of names, descriptions and the JSON of the schemas.
     """
 
     def __init__(self, session: Session) -> None:
-        self._names = sorted({function_name(call) for turn in session.turns for call in turn.tool_calls})
+        self.names = sorted({function_name(call) for turn in session.turns for call in turn.tool_calls})
         schema = _text(_SCHEMA)
         each = count_tokens(schema)
-        self.tokens = sum(count_tokens(name) + each for name in self._names)
-        self.tokens += DESCRIPTION_WORDS if self._names else 0
+        self.tokens = sum(count_tokens(name) + each for name in self.names)
+        self.tokens += DESCRIPTION_WORDS if self.names else 0
 
     def json(self, description: bytes) -> bytes:
         """The declaration; the first tool is described by `description` (escaped for JSON)."""
         tools = []
-        for number, name in enumerate(self._names):
+        for number, name in enumerate(self.names):
             described = b'"description":"%s",' % description if not number else b""
             schema = msgspec.json.encode(_SCHEMA)
             tools.append(b'{"name":%s,%s"input_schema":%s}' % (_json(name), described, schema))

@@ -228,6 +228,17 @@ def test_new_text_fills_up_what_real_results_leave() -> None:
             assert last["role"] == "tool"
 
 
+def test_a_call_of_a_tool_that_is_not_declared_is_left_out() -> None:
+    session = growing(turns=2, calls=0)
+    built_by = builder(session, "messages", history="live")
+    built_by.build(session.turns[0])
+    call = LiveToolCall("c", "shell", "{}")
+    built_by.answered(session.turns[0], LiveMessage("hm", "", (call,)), [ToolResult("c", "given")])
+    body = json.loads(built_by.build(session.turns[1]).body)
+    check_legal(body, "messages")
+    assert not any(block["type"] != "text" for message in body["messages"] for block in message["content"])
+
+
 def test_a_failed_turn_leaves_no_answer_in_a_live_history() -> None:
     session = growing(calls=0)
     built_by = builder(session, history="live")
