@@ -81,6 +81,7 @@ class TurnSender:
         self._player = player
         self._builder = builder
         self._later = later
+        self._building = asyncio.Lock()
 
     async def send(self, planned: PlannedTurn) -> None:
         """Bring a turn to its end. Where the run is ending it is not sent, and nothing is recorded of it."""
@@ -114,15 +115,19 @@ class TurnSender:
         await self._attempts(planned, row, built)
 
     async def _built(self, turn: Turn) -> BuiltRequest:
-        """The request of a turn; others are served between slices of the work."""
-        slices = self._builder.build_in_slices(turn)
-        while True:
-            try:
-                next(slices)
-            except StopIteration as built:
-                request: BuiltRequest = built.value
-                return request
-            await asyncio.sleep(0)
+        """The request of a turn; other sessions are served between slices of the work.
+
+        One request of a session is built at a time, for its agents go on from each other's histories.
+        """
+        async with self._building:
+            slices = self._builder.build_in_slices(turn)
+            while True:
+                try:
+                    next(slices)
+                except StopIteration as built:
+                    request: BuiltRequest = built.value
+                    return request
+                await asyncio.sleep(0)
 
     async def _attempts(self, planned: PlannedTurn, row: RequestRow, built: BuiltRequest) -> None:
         w, turn = self._w, planned.turn
