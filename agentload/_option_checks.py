@@ -29,6 +29,8 @@ def check_options(options: ReplayOptions, *, url: bool) -> None:
     check_tools(options.tooling, options.clock)
     if options.clock == "wall":
         check_endpoint(options.endpoint)
+        if options.endpoint.force_output and options.endpoint.api == "messages":
+            raise AgentloadError("--force-output: Anthropic's messages have no fields for it; leave it out")
         check_extra_body(options.endpoint.api, extra_body_of(options.endpoint))
 
 

@@ -153,6 +153,8 @@ class RequestBuilder:
         answer_end = held + min(previous.output_tokens or 0, total - held - 1)
         results: Mapping[str, LiveText] = {}
         if self._live and not history.skipped:
+            if turn.new_input_tokens is not None:
+                answer_end = total - max(1, turn.new_input_tokens)
             came = self._came.pop(previous.turn_id, NOTHING)
             self._add_answer(history, came, answer_end)
             results = came.results
@@ -229,8 +231,8 @@ class RequestBuilder:
             ratio = self._fit.words_per_token
             short = turn.input_tokens - history.expected_tokens(self._fit)
             words = self._fit.words(short, 1) if last else scaled_words(parts, ratio)
-        if last and not self._may_be_empty and history.role == "assistant":
-            words = max(1, words)  # a prompt does not end with an answer
+        if last and not self._may_be_empty and history.role not in ("user", "tool"):
+            words = max(1, words)  # a prompt ends with neither an answer nor a system message
         text = yield from render(self._seed, parts, words, ratio)
         history.add(role, text, words, end)
 

@@ -223,6 +223,7 @@ class WallRun:
         for position, turn in enumerate(session.turns):
             if position < launch.first_position or turn.turn_id in answered:
                 builder.skip(turn)
+                await asyncio.sleep(0)  # others are served in between
         await self._send_all(player, TurnSender(wiring, player, builder, self._read_later))
         if player.ended_by_cap:
             self._cap.session_ended()

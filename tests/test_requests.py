@@ -16,7 +16,7 @@ from agentload._prompts import PromptPlanner
 from agentload._requests import RequestBuilder, ToolResult
 from agentload._requests_fields import check_extra_body
 from agentload._token_fit import TokenFit
-from agentload_traces import AgentloadError, Session, ToolCall, Turn, count_tokens
+from agentload_traces import AgentloadError, PrefixBlocks, Session, ToolCall, Turn, count_tokens
 
 APIS = get_args(Api)
 
@@ -226,6 +226,36 @@ def test_new_text_fills_up_what_real_results_leave() -> None:
             assert count_tokens(last["content"]) == 90 - count_tokens(short)
         else:
             assert last["role"] == "tool"
+
+
+def test_new_text_is_as_long_as_recorded_where_little_of_the_answer_was_kept() -> None:
+    # Of 400 tokens, most of them reasoning, the next prompt holds 10.
+    first = Turn(session_id="s", turn_id="a", input_tokens=1_000, output_tokens=400)
+    second = Turn(session_id="s", turn_id="b", input_tokens=1_060, new_input_tokens=50, trigger="user")
+    built_by = builder(Session("s", (first, second)), history="live")
+    built_by.build(first)
+    built_by.answered(first, LiveMessage("short", "", ()), [])
+    last = json.loads(built_by.build(second).body)["messages"][-1]
+    assert count_tokens(last["content"]) == 50
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_prompt_that_is_all_system_still_has_a_user(api: Api) -> None:
+    turns = [
+        Turn(
+            session_id="s",
+            turn_id=f"t{number}",
+            input_tokens=tokens,
+            blocks=PrefixBlocks(ids=tuple(range(tokens // 8)), block_tokens=8),
+        )
+        for number, tokens in enumerate((160, 80))
+    ]
+    built_by = builder(Session("s", tuple(turns)), api)
+    for turn in turns:
+        built = built_by.build(turn)
+        body = json.loads(built.body)
+        check_legal(body, api)
+        assert built.sent_tokens == sum(count_tokens(text) for text in texts(body, api))
 
 
 def test_a_call_of_a_tool_that_is_not_declared_is_left_out() -> None:
