@@ -25,6 +25,7 @@ from agentload._baseline_figures import Level, Sample, baseline_of, kept_up
 from agentload._http_client import Connection, HttpRequest, StampingClient, Timeouts
 from agentload._parsing import AnswerReader
 from agentload._quiet_gc import quiet_gc
+from agentload._run_stops import run_to_its_end
 from agentload._wall_clock import RunClock
 from agentload_traces import AgentloadError, Baseline
 
@@ -68,8 +69,8 @@ def measure_baseline(
     Raises `AgentloadError` if the server cannot be started. Not to be called on a running event loop.
     """
     shape = Shape(streams, output_tokens, prompt_bytes, step_ns)
-    with null_server(step_ns) as url, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_measure(url, shape, duration_s))
+    with null_server(step_ns) as url:
+        return run_to_its_end(_measure(url, shape, duration_s))
 
 
 @contextmanager
@@ -89,14 +90,6 @@ def null_server(step_ns: int) -> Iterator[str]:
         finally:
             # Its standard input ends here, and it stops.
             process.communicate()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _measure(url: str, shape: Shape, duration_s: float) -> Baseline:

@@ -128,15 +128,16 @@ def connection_of(options: EndpointOptions) -> Connection:
     if options.proxy is not None and options.unix_socket is not None:
         raise AgentloadError("--proxy and --unix-socket: an endpoint is reached by one of them")
     proxy = _proxy(options.proxy) if options.proxy is not None else None
-    return Connection(_headers(options), _tls(options), proxy, _unix_socket(options.unix_socket))
+    tls = checked_tls(Tls(options.ca_file, options.client_cert, options.client_key, options.insecure))
+    return Connection(_headers(options), tls, proxy, _unix_socket(options.unix_socket))
 
 
-def _tls(options: EndpointOptions) -> Tls:
-    if options.client_key is not None and options.client_cert is None:
+def checked_tls(tls: Tls) -> Tls:
+    """Raise `AgentloadError` for options that contradict each other, or a file that cannot be used."""
+    if tls.client_key is not None and tls.client_cert is None:
         raise AgentloadError("--client-key: needs --client-cert, the certificate that it belongs to")
-    if options.insecure and options.ca_file is not None:
+    if tls.insecure and tls.ca_file is not None:
         raise AgentloadError("--insecure and --ca-file: the certificate is verified, or it is not")
-    tls = Tls(options.ca_file, options.client_cert, options.client_key, options.insecure)
     if tls != Tls():
         tls_context(tls)
     return tls
@@ -167,7 +168,7 @@ def _headers(options: EndpointOptions) -> dict[str, str]:
     own: dict[str, str] = {}
     if options.api == "messages":
         own["anthropic-version"] = ANTHROPIC_VERSION
-    if key := _key(options):
+    if key := read_key(options.key_env, options.key_file):
         own |= {"x-api-key": key} if options.api == "messages" else {"authorization": f"Bearer {key}"}
     # A header of the user's own counts before what would be made of the key.
     return own | given
@@ -177,16 +178,20 @@ def _is_header_value(value: str) -> bool:
     return value.isascii() and value.replace("\t", " ").isprintable()
 
 
-def _key(options: EndpointOptions) -> str:
-    if options.key_file is not None:
-        where = f"--key-file {options.key_file}"
+def read_key(key_env: str, key_file: Path | None) -> str:
+    """The key, from the file if there is one; empty where only the usual variable is asked and not set.
+
+    Raises `AgentloadError`, which never repeats what may be a key.
+    """
+    if key_file is not None:
+        where = f"--key-file {key_file}"
         # What comes through a pipe, as from `<(...)` of a shell, can be read only once.
-        read = _read_key_once if options.key_file.is_fifo() else _read_key
-        key = read(options.key_file, where)
+        read = _read_key_once if key_file.is_fifo() else _read_key
+        key = read(key_file, where)
         if not key:
             raise AgentloadError(f"{where}: is empty; it must hold the key")
     else:
-        where = options.key_env
+        where = key_env
         if not _VARIABLE.fullmatch(where):
             # It may well be the key itself.
             raise AgentloadError("--key-env: must be the name of an environment variable that holds the key")

@@ -33,10 +33,8 @@ def _closed(load: LoadOptions) -> bool:
 
 def _numbers(load: LoadOptions) -> Iterator[str]:
     """What the command line does not let through, for whoever calls from Python."""
-    for name in ("rate_per_s", "burstiness", "max_duration_s", "speed"):
-        if (value := getattr(load, name)) is not None and not (isfinite(value) and value > 0):
-            yield f"{name} {value:g}: must be more than 0"
-    for name in ("arrival_speed", "tool_speed", "think_speed"):
+    speeds = ("speed", "arrival_speed", "tool_speed", "think_speed")
+    for name in ("rate_per_s", "burstiness", "max_duration_s", *speeds):
         if (value := getattr(load, name)) is not None and not (isfinite(value) and value > 0):
             yield f"{name} {value:g}: must be more than 0"
     for name in ("warmup_s", "max_gap_s"):
@@ -96,16 +94,21 @@ def _workers(options: ReplayOptions) -> Iterator[str]:
         return
     if options.clock == "virtual":
         yield "--workers is for the wall clock; in virtual time nothing waits for a core"
-    places = load.concurrency
-    if places is None and load.stages is not None and load.arrival == "recorded":
-        places = int(max(max(stage.start, stage.end) for stage in parse_stages(load.stages)))
-    if places is not None and places < count:
-        yield f"--workers {count}: {places} sessions at a time leave some of them without any"
+    most = most_sessions(load)
+    if most is not None and most < count:
+        yield f"--workers {count}: {most} sessions at a time leave some of them without any"
     if load.max_requests is not None:
         yield (
             "--max-requests counts the turns of all workers, which none of them can: leave --workers out, or"
             " cap by --duration or --max-sessions"
         )
+
+
+def most_sessions(load: LoadOptions) -> int | None:
+    """The most sessions at a time of a closed loop; `None` for an open one."""
+    if load.concurrency is not None or load.stages is None or load.arrival != "recorded":
+        return load.concurrency
+    return int(max(max(stage.start, stage.end) for stage in parse_stages(load.stages)))
 
 
 def check_slots(options: ReplayOptions, tool_slots: int | None) -> None:

@@ -14,7 +14,7 @@ from agentload._baseline import measure_baseline
 from agentload._earlier import Earlier, earlier_of
 from agentload._endpoint import Endpoint, probe_endpoint, simulator_process
 from agentload._launches import Planned, launches
-from agentload._load import cap_of, check_slots, make_feed, slots_of, worker_conditions
+from agentload._load import cap_of, check_slots, make_feed, most_sessions, slots_of, worker_conditions
 from agentload._options import ReplayOptions
 from agentload._recording import record
 from agentload._replay_result import CountingSink, ReplayResult
@@ -23,7 +23,6 @@ from agentload._rows import WallSink
 from agentload._run_manifest import new_manifest
 from agentload._run_setup import RunSetup, class_headers, prepare_endpoint_run, prepare_run
 from agentload._run_stops import run_to_its_end, stopped_by_signals
-from agentload._stages import parse_stages
 from agentload._tool_pool import ToolPool
 from agentload._tools import call_times, live_tools
 from agentload._trace_sessions import first_and_rest
@@ -236,12 +235,10 @@ def _baseline(options: ReplayOptions, head: list[Session]) -> Baseline:
     """Measure this machine's own error at the shape of the run: streams, length of answers and prompts."""
     load = options.load
     turns = [turn for session in head for turn in session.turns[: load.max_turns]]
-    places = load.concurrency
-    if places is None and load.stages is not None and load.arrival == "recorded":
-        places = int(max(max(stage.start, stage.end) for stage in parse_stages(load.stages)))
+    streams = most_sessions(load) or len(head)
     prompt_tokens = median(turn.input_tokens for turn in turns)
     return measure_baseline(
-        len(head) if places is None else places,
+        -(-streams // options.workers),  # of each process
         round(median(asked_tokens(turn) for turn in turns)),
         round(prompt_tokens * _BYTES_PER_TOKEN),
     )

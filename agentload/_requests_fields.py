@@ -46,17 +46,15 @@ def asked_tokens(turn: Turn) -> int:
     return max(1, turn.output_tokens or 0)
 
 
-def check_extra_body(api: Api, extra: object) -> None:
-    """Raise `AgentloadError` if `extra` is no JSON object, or sets a field that must be the replayer's own.
+def check_extra_body(api: Api, extra: Mapping[str, Any]) -> None:
+    """Raise `AgentloadError` if `extra` sets a field that must be the replayer's own.
 
     All other fields are the user's: what is set replaces what would be sent. In chat
     `max_completion_tokens` takes the place of `max_tokens`; as null it stands for each turn's recorded count.
     """
-    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
-        raise AgentloadError(f"extra body: expected a JSON object, got {json.dumps(extra, default=str)[:60]}")
     for name in _OWN[api]:
         if name in extra:
-            raise AgentloadError(f"extra body: {name!r} is set by the replayer itself; leave it out")
+            raise AgentloadError(f"--extra-body: {name!r} is set by the replayer itself; leave it out")
 
 
 class BodyFields:

@@ -38,11 +38,6 @@ class Came(NamedTuple):
     call_tokens: int
     results: dict[str, LiveText]
 
-    @property
-    def tokens(self) -> int:
-        """o200k tokens of text and calls."""
-        return self.text.tokens + self.call_tokens
-
 
 NOTHING = Came(LiveText(b"", 0), (), 0, {})
 """The answer of a turn that failed."""

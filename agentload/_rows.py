@@ -63,7 +63,6 @@ def skipped_rows(player: SessionPlayer) -> Iterator[RequestRow]:
         row.status = "skipped"
         row.error = player.why_unsent(planned)
         row.scheduled_ns = None
-        row.warmup = False
         row.gate_turn_id = None
         row.tool_ns = row.think_ns = 0
         yield row

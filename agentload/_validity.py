@@ -100,14 +100,16 @@ def judge(
     client: pl.DataFrame | Iterable[ClientRow],
     requests: pl.DataFrame | Iterable[RequestRow],
     baseline: Baseline | None = None,
+    workers: int = 1,
 ) -> Verdict:
     """Judge a finished run by its rows; those of the warm-up do not count.
 
-    Arrivals of tokens are not looked at. baseline: what was measured of the machine before the run, if any.
+    Arrivals of tokens are not looked at. baseline: what was measured of the machine before the run, if any;
+    of one process, of which the run had `workers`.
     """
     of = measured(client, requests)
     reasons = [reason for rule in RULES if (reason := _broken(rule, of))]
-    reasons += _baseline_reasons(of, baseline)
+    reasons += _baseline_reasons(of, baseline, workers)
     reasons += _count_reasons(of)
     if not reasons and of.answered < LEAST_TURNS:
         few = f"only {counted(of.answered, 'turn')} answered" if of.answered else "no turn was answered"
@@ -120,7 +122,13 @@ def judge_run(path: Path, manifest: Manifest) -> Verdict:
 
     Raises `RunDirectoryError` for a run that cannot be read.
     """
-    return judge(RunReader(path).client().collect(), read_turns(path), manifest.baseline)
+    workers = manifest.options.get("workers")
+    return judge(
+        RunReader(path).client().collect(),
+        read_turns(path),
+        manifest.baseline,
+        workers if isinstance(workers, int) else 1,
+    )
 
 
 def _broken(rule: Rule, of: Measured) -> str | None:
@@ -172,7 +180,7 @@ def _against(rule: Rule, of: Measured) -> str:
     return ""
 
 
-def _baseline_reasons(of: Measured, baseline: Baseline | None) -> list[str]:
+def _baseline_reasons(of: Measured, baseline: Baseline | None, workers: int) -> list[str]:
     """What the machine's own error, measured beforehand, says of figures of the size that was measured."""
     if baseline is None:
         return []
@@ -183,7 +191,7 @@ def _baseline_reasons(of: Measured, baseline: Baseline | None) -> list[str]:
             f" of a server that knows, with {counted(baseline.streams, 'stream')} at a time."
         )
     # So many streams at the baseline's speed bring tokens as fast as the run's turns did at their most.
-    trusted = baseline.trusted_streams or 0
+    trusted = (baseline.trusted_streams or 0) * workers
     slower = (of.gap_ns or baseline.step_ns) / baseline.step_ns
     if trusted and of.most_active <= trusted * slower:
         return reasons

@@ -190,8 +190,7 @@ class VirtualRun:
         playing, planned = self._in_flight.pop(emission.request_id)
         player = playing.player
         waits_until_ns = player.next_due_ns()
-        row = planned_row(planned)
-        row.warmup = planned.scheduled_ns < self._warmup_ns
+        row = planned_row(planned, self._warmup_ns)
         row.sent_ns = planned.scheduled_ns
         row.end_ns = emission.at_ns
         if not isinstance(emission, Rejected):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -359,7 +360,10 @@ async def test_the_path_of_the_endpoint_and_a_key_are_put_in(monkeypatch: pytest
     [
         ({"url": "ftp://x"}, "must be http"),
         ({"url": "http://u:p@x"}, "holds a password"),
-        ({"url": "http://x", "key_env": "NO_SUCH_KEY_HERE"}, "holds no key"),
+        ({"url": "http://x", "key_env": "NO_SUCH_KEY_HERE"}, "the environment has no such variable"),
+        ({"url": "http://x", "key_env": "sk-abc-123"}, "^--key-env: must be the name of an environment"),
+        ({"url": "http://x", "insecure": True}, "is not https"),
+        ({"url": "https://x", "client_key": Path("k.pem")}, "needs --client-cert"),
     ],
 )
 def test_bad_options_are_told_in_one_line(options: dict[str, str], message: str) -> None:

@@ -22,7 +22,6 @@ _FILE = NamedPath(path_type=Path, dir_okay=False)
 @click.command(
     name="record",
     short_help="Record a trace between an agent and its endpoint.",
-    context_settings={"ignore_unknown_options": False},
 )
 @click.option(
     "--upstream",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import ssl
 from pathlib import Path
@@ -11,6 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from agentload._endpoint_options import API_KEY_VARIABLE, checked_tls, read_key
+from agentload._http_open import Tls, tls_context
 from agentload._record._http import Head
 from agentload_traces import AgentloadError
 
@@ -43,7 +44,7 @@ class Upstream:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/").removesuffix("/v1").encode()
         self._authority = parts.netloc.encode()
-        self._tls = _tls(options) if parts.scheme == "https" else None
+        self._tls = _tls(options, parts.scheme)
         self._key = _key(options)
 
     async def connect(self, protocol: asyncio.Protocol) -> asyncio.Transport:
@@ -90,36 +91,20 @@ def _checked(url: str) -> SplitResult:
 
 def _key(options: UpstreamOptions) -> bytes:
     """The key to add; empty for none."""
-    if options.key_file is not None:
-        where = str(options.key_file)
-        try:
-            key = options.key_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise AgentloadError(f"{where}: cannot be read ({getattr(error, 'strerror', error)})") from None
-    elif options.key_env is not None:
-        where = options.key_env
-        key = os.environ.get(where, "").strip()
-    else:
+    if options.key_file is None and options.key_env is None:
         return b""
+    key = read_key(options.key_env or API_KEY_VARIABLE, options.key_file)
     if not key:
-        raise AgentloadError(f"{where}: holds no key")
-    if not key.isascii() or not key.isprintable():
-        raise AgentloadError(f"{where}: holds characters that cannot stand in a header")
+        raise AgentloadError(
+            f"--key-env {options.key_env}: the environment has no such variable, or it is empty"
+        )
     return key.encode()
 
 
-def _tls(options: UpstreamOptions) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=options.ca_file and str(options.ca_file))
-        if options.client_cert is not None:
-            context.load_cert_chain(options.client_cert, options.client_key)
-    except (OSError, ssl.SSLError) as error:
-        files = (options.ca_file, options.client_cert, options.client_key)
-        names = " ".join(str(path) for path in files if path is not None)
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise AgentloadError(f"{names}: cannot be used for TLS ({reason})") from None
-    if options.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+def _tls(options: UpstreamOptions, scheme: str) -> ssl.SSLContext | None:
+    tls = checked_tls(Tls(options.ca_file, options.client_cert, options.client_key, options.insecure))
+    if scheme == "https":
+        return tls_context(tls)
+    if tls != Tls():
+        raise AgentloadError(f"{options.url} is not https: leave out what is of certificates")
+    return None

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from agentload._endpoint_options import API_KEY_VARIABLE, PROXY_VARIABLE
 from agentload._tools._executor import one_line
 
 LONGEST_LINE_BYTES = 64 * 1024 * 1024
@@ -22,8 +23,8 @@ _GRACE_S = 2.0
 
 _METHOD_NOT_FOUND = -32601
 
-_NOT_PASSED_ON = ("AGENTLOAD_API_KEY",)
-"""Of the environment: the endpoint's key is no business of a tool."""
+_NOT_PASSED_ON = (API_KEY_VARIABLE, PROXY_VARIABLE)
+"""Of the environment: the endpoint's key and the proxy's password are no business of a tool."""
 
 
 class RpcError(Exception):

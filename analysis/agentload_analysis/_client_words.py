@@ -35,11 +35,11 @@ def validity_lines(summary: Summary) -> list[str]:
 
 
 def client_lines(summary: Summary) -> list[str]:
-    """The machine's own error, lateness, attempts, warm-up and token counts, a line each."""
+    """The machine's own error, lateness, attempts and token counts, a line each."""
     if summary["clock"] != "wall":
         return []
     lines = [_own_error(summary), _lateness(summary), _service(summary), _load(summary)]
-    lines += [_retries(summary), _failed_kinds(summary), _warmup(summary), _tokens(summary)]
+    lines += [_retries(summary), _failed_kinds(summary), _tokens(summary)]
     return [line for line in lines if line]
 
 
@@ -118,18 +118,6 @@ def _failed_kinds(summary: Summary) -> str | None:
 
 def _kinds(rows: list[dict[str, Any]], count: str) -> str:
     return ", ".join(f"{row['kind'] or 'kind not recorded'} {row[count]:,}" for row in rows)
-
-
-def _warmup(summary: Summary) -> str | None:
-    turns = summary["warmup_turns"]
-    if not turns:
-        return None
-    first_s = summary["options"].get("warmup_s")
-    first = f" (the first {first_s:g} s)" if isinstance(first_s, int | float) and first_s else ""
-    return (
-        f"{counted(turns, 'turn')} of the warm-up{first}: counted, and in session times and sums of tokens,"
-        " but in no latency and no speed."
-    )
 
 
 def _tokens(summary: Summary) -> str | None:

@@ -116,3 +116,16 @@ def _passed(kinds: list[str], speed: float) -> str:
     if speed > 1:
         return f"{what} passed {speed:,.12g} times faster than recorded."
     return f"{what} passed at {speed:.12g} times the recorded speed."
+
+
+def warmup(summary: Summary) -> str | None:
+    """What the figures leave out of the run's beginning, `None` if nothing."""
+    turns = summary["warmup_turns"]
+    if not turns:
+        return None
+    first_s = summary["options"].get("warmup_s")
+    first = f" (the first {first_s:g} s)" if isinstance(first_s, int | float) and first_s else ""
+    return (
+        f"{counted(turns, 'turn')} of the warm-up{first}: counted, and in session times and sums of tokens,"
+        " but in no latency and no speed."
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentload_analysis._client_words import NOT_VALID, client_lines, validity_lines
-from agentload_analysis._load_words import loop, pace, shown_options
+from agentload_analysis._load_words import loop, pace, shown_options, warmup
 from agentload_analysis._numbers import duration, number, tokens
 from agentload_analysis._summary import Summary
 from agentload_traces import counted
@@ -39,7 +39,15 @@ def headline(summary: Summary) -> list[str]:
     size = [_state(summary), _lost_lines(summary), _size(summary), _asked(summary), pace(summary)]
     times = [_session_time(summary), _parts(summary), _tool_queue(summary), _speed(summary)]
     moved = [_handed_over(summary), _compactions(summary)]
-    told = [*size, *times, *moved, _failures(summary), *client_lines(summary), _unknown(summary)]
+    told = [
+        *size,
+        *times,
+        *moved,
+        _failures(summary),
+        warmup(summary),
+        *client_lines(summary),
+        _unknown(summary),
+    ]
     return [*validity_lines(summary), *(line for line in told if line)]
 
 
