@@ -9,11 +9,12 @@ from bisect import bisect_left
 
 from agentload._answers_ends import encoding_of, ended_well, is_stream, reader_for, shows_token
 from agentload._answers_gathered import Reader
-from agentload._answers_json import NOT_JSON, error_message, one_line
+from agentload._answers_json import NOT_JSON, error_message
 from agentload._answers_retry import retry_after_s
 from agentload._answers_sse import read_events
 from agentload._answers_types import Failure, LiveMessage, LiveToolCall, ParsedAnswer, Usage
 from agentload._http_client import Answer, Marks
+from agentload._one_line import one_line
 from agentload._options import Api
 from agentload_simbackend import Arrival
 from agentload_traces import ErrorKind

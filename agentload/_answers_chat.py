@@ -8,7 +8,7 @@ import msgspec
 
 from agentload._answers_gathered import REASONING, TEXT, UNKEPT, Call, Gathered
 from agentload._answers_json import decoder, json_text, message_in
-from agentload._answers_usage import times_of, usage_of
+from agentload._answers_usage import usage_of
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -125,8 +125,7 @@ class ChatReader:
         gathered = self.gathered
         if chunk.usage is not None:
             gathered.usage = usage_of(chunk.usage) or gathered.usage
-        if chunk.agentload is not None:
-            gathered.timing = times_of(chunk.agentload) or gathered.timing
+        gathered.take_times(chunk.agentload)
 
     def _take_choice(self, choice: _Choice, delta: _Delta | None, end: int) -> None:
         gathered = self.gathered

@@ -110,14 +110,12 @@ def _start_of_tail(body: bytes) -> int:
 def _has_text(body: bytes, api: Api, most: int | None) -> bool:
     """Whether text comes in the first `most` events."""
     reader = reader_for(api)
-    start = 0
     for event, end in events(body if most is None else _first_events(body, most)):
-        start = end
         _, data = event_fields(event)
         if not data or data.strip() == b"[DONE]":
             continue
         try:
-            reader.take(data, start)
+            reader.take(data, end)
         except NOT_JSON:
             return False
         if reader.gathered.failure is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
-from agentload._answers_json import one_line
 from agentload._answers_types import Failure, LiveMessage, LiveToolCall, Usage
+from agentload._answers_usage import times_of
 from agentload._http_client import Marks
+from agentload._one_line import one_line
 from agentload_simbackend import Arrival, ServerTimes
 from agentload_traces import ErrorKind, count_tokens
 
@@ -83,6 +84,11 @@ class Gathered:
         self.finish_reason = one_line(reason)
         if reason in _FAILED:
             self.fail("error_event", f"the answer ended with finish reason {reason!r}")
+
+    def take_times(self, told: Any) -> None:
+        """Note the times that a simulated endpoint tells; what makes no sense changes nothing."""
+        if told is not None:
+            self.timing = times_of(told) or self.timing
 
     def fail(self, kind: ErrorKind, text: str) -> None:
         """Note what is wrong; the first thing is what counts."""

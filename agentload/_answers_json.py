@@ -1,4 +1,4 @@
-"""Decodes what endpoints send as JSON, and makes one line of what they say of errors."""
+"""Decodes what endpoints send as JSON, and finds what they say of errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+
+from agentload._one_line import one_line
 
 _Kind = TypeVar("_Kind")
 
@@ -68,9 +70,3 @@ def message_in(value: Any) -> str:
             break
         value = next((value[key] for key in ("error", "message", "detail") if value.get(key)), str(value))
     return one_line(str(value)) or "no message"
-
-
-def one_line(text: str) -> str:
-    """At most 200 printable characters of foreign text: it goes to terminals and tables."""
-    printable = "".join(character if character.isprintable() else " " for character in text[:2_000])
-    return " ".join(printable.split())[:200]

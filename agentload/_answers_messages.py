@@ -8,7 +8,7 @@ import msgspec
 
 from agentload._answers_gathered import REASONING, TEXT, UNKEPT, Call, Gathered
 from agentload._answers_json import converted, decoder, json_text, message_in
-from agentload._answers_usage import fresh_usage_of, merged, times_of
+from agentload._answers_usage import fresh_usage_of, merged
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -79,7 +79,7 @@ class MessagesReader:
                 self._take_usage(event.usage)
                 if event.delta is not None and event.delta.stop_reason:
                     self.gathered.finish(event.delta.stop_reason)
-        self._take_times(event.agentload)
+        self.gathered.take_times(event.agentload)
 
     def take_whole(self, data: bytes) -> None:
         """See `Reader`."""
@@ -92,7 +92,7 @@ class MessagesReader:
         if message.stop_reason:
             self.gathered.finish(message.stop_reason)
         self._take_usage(message.usage)
-        self._take_times(message.agentload)
+        self.gathered.take_times(message.agentload)
 
     def plain(self, data: bytes) -> tuple[int, str] | None:
         """See `Reader`."""
@@ -142,7 +142,3 @@ class MessagesReader:
         if usage is not None:
             self._usage = merged(self._usage, usage)
             self.gathered.usage = fresh_usage_of(self._usage)
-
-    def _take_times(self, told: Any) -> None:
-        if told is not None:
-            self.gathered.timing = times_of(told) or self.gathered.timing

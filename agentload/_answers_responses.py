@@ -8,7 +8,7 @@ import msgspec
 
 from agentload._answers_gathered import REASONING, TEXT, UNKEPT, Call, Gathered
 from agentload._answers_json import decoder, error_message, json_text, message_in
-from agentload._answers_usage import times_of, usage_of
+from agentload._answers_usage import usage_of
 
 _TEXT_DELTAS = {
     "response.output_text.delta": TEXT,
@@ -114,7 +114,7 @@ class ResponsesReader:
         elif kind in _ENDS:
             ending = _decode_end(data)
             self._end(kind, ending.response or _Response(), end)
-            self._take_times(ending.agentload)
+            self.gathered.take_times(ending.agentload)
 
     def take_whole(self, data: bytes) -> None:
         """See `Reader`."""
@@ -166,7 +166,7 @@ class ResponsesReader:
                 self._take_item(index, item, end)
         if response.usage is not None:
             gathered.usage = usage_of(response.usage)
-        self._take_times(response.agentload)
+        gathered.take_times(response.agentload)
         if kind in ("response.failed", "response.cancelled") or response.error is not None:
             said = message_in(response.error) if response.error is not None else kind.partition(".")[2]
             gathered.fail("error_event", f"the answer has failed: {said}")
@@ -175,10 +175,6 @@ class ResponsesReader:
         reason = details.get("reason") if isinstance(details, dict) else None
         status = kind.partition(".")[2]
         gathered.finish(str(reason) if reason and status == "incomplete" else status)
-
-    def _take_times(self, told: Any) -> None:
-        if told is not None:
-            self.gathered.timing = times_of(told) or self.gathered.timing
 
 
 def _key(index: Any) -> Any:

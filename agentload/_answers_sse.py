@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from agentload._answers_gathered import Reader, piece_tokens
-from agentload._answers_json import NOT_JSON, error_message, one_line
+from agentload._answers_json import NOT_JSON, error_message
+from agentload._one_line import one_line
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
 

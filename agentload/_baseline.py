@@ -8,8 +8,6 @@ tell differently is the client's doing, and the machine's.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +20,11 @@ import msgspec
 
 from agentload._answers import ParsedAnswer
 from agentload._baseline_figures import Level, Sample, baseline_of, kept_up
+from agentload._child_server import child_server
+from agentload._event_loop import run_to_its_end
 from agentload._http_client import Connection, HttpRequest, StampingClient, Timeouts
-from agentload._parsing import AnswerReader
+from agentload._parsing import AnswerParser
 from agentload._quiet_gc import quiet_gc
-from agentload._run_stops import run_to_its_end
 from agentload._wall_clock import RunClock
 from agentload_traces import AgentloadError, Baseline
 
@@ -76,20 +75,9 @@ def measure_baseline(
 @contextmanager
 def null_server(step_ns: int) -> Iterator[str]:
     """Serve tokens `step_ns` apart in a process of its own; yields its URL, without `/v1`."""
-    command = [sys.executable, "-m", "agentload._null_server", "--step-ns", str(step_ns)]
-    # A group of its own, so that Ctrl-C reaches the caller alone, which then ends it in order.
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            port = process.stdout.readline().strip()
-            if not port:
-                raise AgentloadError(f"the null server did not start (exit code {process.wait()})")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            # Its standard input ends here, and it stops.
-            process.communicate()
+    arguments = ["agentload._null_server", "--step-ns", str(step_ns)]
+    with child_server("the null server", arguments) as server:
+        yield f"http://127.0.0.1:{server.said}"
 
 
 async def _measure(url: str, shape: Shape, duration_s: float) -> Baseline:
@@ -98,8 +86,8 @@ async def _measure(url: str, shape: Shape, duration_s: float) -> Baseline:
         async with StampingClient(
             connection=Connection(), timeouts=timeouts, shows_token=lambda body: True
         ) as client:
-            with AnswerReader(Path(held), "chat") as reader, RunClock() as clock, quiet_gc():
-                bench = _Bench(client, reader, clock, url, shape)
+            with AnswerParser(Path(held), "chat") as parser, RunClock() as clock, quiet_gc():
+                bench = _Bench(client, parser, clock, url, shape)
                 level = await bench.level(shape.streams, duration_s)
                 trusted: int | None = shape.streams
                 if not kept_up(level):
@@ -135,10 +123,10 @@ class _Bench:
     """Runs streams against the null server, side by side."""
 
     def __init__(
-        self, client: StampingClient, reader: AnswerReader, clock: RunClock, url: str, shape: Shape
+        self, client: StampingClient, parser: AnswerParser, clock: RunClock, url: str, shape: Shape
     ) -> None:
         self._client = client
-        self._reader = reader
+        self._parser = parser
         self._clock = clock  # not started, it reads `perf_counter_ns`
         self._url = url
         self._shape = shape
@@ -199,7 +187,7 @@ class _Bench:
         headers = {"content-type": "application/json", "x-request-id": request_id}
         request = HttpRequest(f"{self._url}/v1/chat/completions", body, headers)
         answer = await self._client.post(request)
-        parsed = asyncio.ensure_future(self._reader.read(answer))
+        parsed = asyncio.ensure_future(self._parser.parse(answer))
         return _Asked(request_id, due_ns, answer.sent_ns, parsed)
 
     async def _truths(self) -> dict[str, _Truth]:

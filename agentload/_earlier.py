@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentload._player import Answered
+from agentload._player import KnownEnd
 from agentload._replay_result import ReplayResult
 from agentload_traces import RunReader, RunWriter
 
@@ -22,7 +22,7 @@ class Earlier(NamedTuple):
     clock goes on, after all that was recorded. sent: turns that were sent.
     """
 
-    answered: Mapping[str, Mapping[str, Answered]] = {}
+    answered: Mapping[str, Mapping[str, KnownEnd]] = {}
     attempts: Mapping[tuple[str, str], int] = {}
     done: frozenset[str] = frozenset()
     clock_start_ns: int = 0
@@ -45,7 +45,7 @@ def earlier_of(path: Path, writer: RunWriter, result: ReplayResult, *, live: boo
         writer.keep_sessions(done)
         rows = rows.filter(rows["session_id"].is_in(list(done)))
     tools_end_ns = _tools_end_ns(reader.tool_calls().collect().iter_rows(named=True))
-    answered: dict[str, dict[str, Answered]] = {}
+    answered: dict[str, dict[str, KnownEnd]] = {}
     attempts: dict[tuple[str, str], int] = {}
     clock_start_ns = sent = 0
     for row in rows.iter_rows(named=True):
@@ -56,7 +56,7 @@ def earlier_of(path: Path, writer: RunWriter, result: ReplayResult, *, live: boo
             attempts[key] = attempts.get(key, 0) + 1
             continue
         sent += row["status"] != "skipped"
-        end = Answered(row["status"], row["end_ns"], tools_end_ns.get(key))
+        end = KnownEnd(row["status"], row["end_ns"], tools_end_ns.get(key))
         answered.setdefault(row["session_id"], {})[row["turn_id"]] = end
     return Earlier(answered, attempts, done, clock_start_ns, sent)
 

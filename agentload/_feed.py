@@ -46,21 +46,15 @@ class SessionFeed(Protocol):
         ...
 
 
-def _launches(sessions: Iterable[Session | Launch]) -> Iterator[Launch]:
-    return (each if isinstance(each, Launch) else Launch(each) for each in sessions)
-
-
 class ClosedLoop:
     """So many sessions are active at a time; when one has ended the next starts. Streams the trace.
 
-    limit: how many, as a number or by stages.
+    limit: how many.
     """
 
-    def __init__(
-        self, sessions: Iterable[Session | Launch], limit: int | ConstantLimit | StagedLimit
-    ) -> None:
-        self._launches = _launches(sessions)
-        self._limit = ConstantLimit(limit) if isinstance(limit, int) else limit
+    def __init__(self, launches: Iterable[Launch], limit: ConstantLimit | StagedLimit) -> None:
+        self._launches = iter(launches)
+        self._limit = limit
         self._next = next(self._launches, None)
         self._start_ns = 0
 
@@ -98,13 +92,6 @@ class TimedLoop:
         launch, self._next = self._next, next(self._launches, None)
         assert launch is not None
         return launch._replace(start_ns=max(launch.start_ns, self._not_before_ns))
-
-
-class OpenLoop(TimedLoop):
-    """Each session starts at its recorded time; see `at_recorded_times`."""
-
-    def __init__(self, sessions: Iterable[Session | Launch], speed: float, *, not_before_ns: int = 0) -> None:
-        super().__init__(at_recorded_times(_launches(sessions), speed), not_before_ns=not_before_ns)
 
 
 def at_recorded_times(

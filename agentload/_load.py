@@ -124,9 +124,14 @@ def check_slots(options: ReplayOptions, tool_slots: int | None) -> None:
 
 
 def slots_of(tool_slots: int | None, share: tuple[int, int]) -> int | None:
-    """The part of the slots for tools that worker k of n has, for a share (k, n)."""
+    """The part of the slots for tools that a worker has; see `part_of`."""
+    return None if tool_slots is None else part_of(tool_slots, share)
+
+
+def part_of(total: int, share: tuple[int, int]) -> int:
+    """The part of worker k of n, for a share (k, n); the parts add up to the whole."""
     number, count = share
-    return None if tool_slots is None else tool_slots // count + (number < tool_slots % count)
+    return total // count + (number < total % count)
 
 
 def worker_conditions(options: ReplayOptions, tool_slots: int | None) -> tuple[str, ...]:
@@ -195,15 +200,19 @@ def make_feed(
     played = launches(sessions, load, seed, planned if planned is not None else Planned())
     stages = parse_stages(load.stages) if load.stages is not None else None
     if load.arrival != "recorded":
-        rate = ConstantRate(load.rate_per_s or 1.0) if stages is None else StagedRate(stages)
+        rate: ConstantRate | StagedRate
+        if stages is not None:
+            rate = StagedRate(stages)
+        else:
+            assert load.rate_per_s is not None
+            rate = ConstantRate(load.rate_per_s)
         positions = drawn_positions(load.arrival, load.burstiness, seed)
         drawn = at_drawn_times(played, positions, rate)
         return TimedLoop(mine(drawn, share, done), not_before_ns=clock_start_ns)
     if stages is not None:
         return ClosedLoop(mine(played, share, done), StagedLimit(stages, share))
     if load.concurrency is not None:
-        number, count = share
-        places = load.concurrency // count + (number < load.concurrency % count)
+        places = part_of(load.concurrency, share)
         return ClosedLoop(mine(played, share, done), ConstantLimit(places))
     speed = load.speed if load.arrival_speed is None else load.arrival_speed
     recorded = at_recorded_times(played, speed, _gap_ns(load))

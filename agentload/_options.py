@@ -15,7 +15,7 @@ from agentload_simbackend import LatencyClass
 Api = Literal["chat", "responses", "completions", "messages"]
 """OpenAI chat completions, responses and legacy completions; Anthropic messages."""
 
-Arrival = Literal["recorded", "constant", "poisson", "gamma"]
+ArrivalLaw = Literal["recorded", "constant", "poisson", "gamma"]
 History = Literal["recorded", "live"]
 
 OverflowPolicy = Literal["refuse", "cut", "compact"]
@@ -47,7 +47,7 @@ class LoadOptions(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     concurrency: int | None = None
-    arrival: Arrival = "recorded"
+    arrival: ArrivalLaw = "recorded"
     rate_per_s: float | None = None
     burstiness: float = 1.0
     stages: str | None = None

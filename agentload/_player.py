@@ -76,7 +76,7 @@ class PlannedTurn(NamedTuple):
     think_ns: int
 
 
-class Answered(NamedTuple):
+class KnownEnd(NamedTuple):
     """What became of a turn before the run was interrupted.
 
     end_ns: end of its answer; `None` if it was not sent. tools_end_ns: end of its last tool call; `None` if
@@ -116,7 +116,7 @@ class SessionPlayer:
         unfit: Callable[[Turn], str | None] | None = None,
         call_ns: CallTime | None = None,
         on_failure: Literal["end", "continue"] = "end",
-        answered: Mapping[str, Answered] | None = None,
+        answered: Mapping[str, KnownEnd] | None = None,
         resume_ns: int = 0,
     ) -> None:
         self.session_id = session.session_id
@@ -159,7 +159,7 @@ class SessionPlayer:
                 free.append(index)
         return free
 
-    def _take_over(self, answered: Mapping[str, Answered], on_failure: Literal["end", "continue"]) -> None:
+    def _take_over(self, answered: Mapping[str, KnownEnd], on_failure: Literal["end", "continue"]) -> None:
         """Take what was recorded of the session as done, in the order of the trace."""
         known = [
             (index, before)

@@ -9,8 +9,8 @@ from agentload._launches import Planned
 from agentload._load import cap_of, make_feed, pace_of, resolved_load, warmup_ns
 from agentload._option_checks import check_options
 from agentload._options import ReplayOptions
-from agentload._recording import record
 from agentload._replay_result import CountingSink, ReplayResult
+from agentload._run_keeping import keep_run
 from agentload._run_manifest import new_manifest
 from agentload._run_setup import RunSetup, prepare_run
 from agentload._tool_pool import ToolPool
@@ -40,7 +40,8 @@ def replay(
 ) -> ReplayResult:
     """Replay `options.trace` and write `options.out`.
 
-    progress: called after each answered turn. tell: called with what a user must know before the run starts.
+    progress: called after each turn that was sent and ended.
+    tell: called with what a user must know before the run starts.
     Failed requests are rows of the run, not errors. Raises `AgentloadError` for what keeps a run from
     starting: options that contradict each other, a trace with no usable turn (or, when strict, with any bad
     line), or with turns that do not fit the deployment, a wrong spec, an unreachable endpoint, a directory
@@ -98,5 +99,5 @@ def _replay_virtual(
         result.capped = cap.sessions_ended
         writer.manifest.conditions += tuple(planned.conditions(options.load))
 
-    record(play, options, new_manifest(options, deployment, setup.conditions), reader, result, planned)
+    keep_run(play, options, new_manifest(options, deployment, setup.conditions), reader, result, planned)
     return result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import chain, islice
 from statistics import median
@@ -11,18 +12,21 @@ from typing import NamedTuple
 import msgspec.structs
 
 from agentload._baseline import measure_baseline
+from agentload._cap import Cap
 from agentload._earlier import Earlier, earlier_of
 from agentload._endpoint import Endpoint, probe_endpoint, simulator_process
+from agentload._event_loop import run_to_its_end
+from agentload._feed import SessionFeed
 from agentload._launches import Planned, launches
 from agentload._load import cap_of, check_slots, make_feed, most_sessions, slots_of, worker_conditions
 from agentload._options import ReplayOptions
-from agentload._recording import record
 from agentload._replay_result import CountingSink, ReplayResult
 from agentload._requests import asked_tokens
 from agentload._rows import WallSink
+from agentload._run_keeping import keep_run
 from agentload._run_manifest import new_manifest
 from agentload._run_setup import RunSetup, class_headers, prepare_endpoint_run, prepare_run
-from agentload._run_stops import run_to_its_end, stopped_by_signals
+from agentload._run_stops import stopped_by_signals
 from agentload._tool_pool import ToolPool
 from agentload._tools import call_times, live_tools
 from agentload._trace_sessions import first_and_rest
@@ -35,6 +39,9 @@ from agentload_traces import Baseline, RunWriter, Session, TraceReader, open_tra
 
 _LOOKED_AT = 16
 """How many sessions of a trace are looked at for the shape of a baseline."""
+
+_MOST_STREAMS = 256
+"""No more streams are tried at a time: no machine that sends from one process keeps up with so many."""
 
 _BYTES_PER_TOKEN = 6
 """Of a request's body: a word and what stands around it."""
@@ -115,7 +122,7 @@ def _replay(
         writer.manifest.valid, writer.manifest.invalid_reasons = verdict
         result.valid, result.invalid_reasons = verdict
 
-    record(play, options, manifest, reader, result, planned)
+    keep_run(play, options, manifest, reader, result, planned)
     return result
 
 
@@ -138,22 +145,10 @@ async def _in_this_process(
     feed = make_feed(
         sessions, options, clock_start_ns=earlier.clock_start_ns, done=earlier.done, planned=planned
     )
-    async with live_tools(options.tooling, shared.setup.tool_slots) as tools:
-        run = WallRun(
-            options,
-            shared.endpoint,
-            feed,
-            sink,
-            directory=options.out,
-            cap=cap,
-            tools=ToolPool(shared.setup.tool_slots),
-            call_ns=call_times(options.tooling, options.seed),
-            live_tools=tools,
-            unfit=shared.setup.unfit,
-            earlier=earlier,
-            on_start=on_start,
-            progress=progress,
-        )
+    wall_run = _wall_run(
+        shared, feed, sink, cap, shared.setup.tool_slots, on_start=on_start, progress=progress
+    )
+    async with wall_run as run:
         with stopped_by_signals(run, tell):
             await run.run()
     return _Ended(run.left_something, cap.sessions_ended)
@@ -203,25 +198,46 @@ async def _play_share(shared: _Shared, worker: Worker) -> _Ended:
         done=earlier.done,
     )
     slots = slots_of(shared.setup.tool_slots, worker.share)
-    async with live_tools(options.tooling, slots) as tools:
-        run = WallRun(
-            options,
-            shared.endpoint,
-            feed,
-            worker,
-            directory=options.out,
-            cap=cap,
-            tools=ToolPool(slots),
-            call_ns=call_times(options.tooling, options.seed),
-            live_tools=tools,
-            unfit=shared.setup.unfit,
-            earlier=earlier,
-            begin=worker.begin,
-            worker=worker.share[0],
-        )
+    wall_run = _wall_run(shared, feed, worker, cap, slots, begin=worker.begin, worker=worker.share[0])
+    async with wall_run as run:
         worker.listen(run.drain, run.stop)
         await run.run()
     return _Ended(run.left_something, cap.sessions_ended)
+
+
+@asynccontextmanager
+async def _wall_run(
+    shared: _Shared,
+    feed: SessionFeed,
+    sink: WallSink,
+    cap: Cap,
+    tool_slots: int | None,
+    *,
+    begin: Callable[[], Awaitable[int]] | None = None,
+    worker: int | None = None,
+    on_start: Callable[[int], None] = lambda origin_ns: None,
+    progress: Callable[[], None] = lambda: None,
+) -> AsyncIterator[WallRun]:
+    """A run to be played, its tools ready; see `WallRun`."""
+    options = shared.options
+    async with live_tools(options.tooling, tool_slots, options.endpoint.key_env) as tools:
+        yield WallRun(
+            options,
+            shared.endpoint,
+            feed,
+            sink,
+            directory=options.out,
+            cap=cap,
+            tools=ToolPool(tool_slots),
+            call_ns=call_times(options.tooling, options.seed),
+            live_tools=tools,
+            unfit=shared.setup.unfit,
+            earlier=shared.earlier,
+            begin=begin,
+            worker=worker,
+            on_start=on_start,
+            progress=progress,
+        )
 
 
 def _looked_at(sessions: Iterable[Session]) -> tuple[list[Session], Iterator[Session]]:
@@ -235,7 +251,9 @@ def _baseline(options: ReplayOptions, head: list[Session]) -> Baseline:
     """Measure this machine's own error at the shape of the run: streams, length of answers and prompts."""
     load = options.load
     turns = [turn for session in head for turn in session.turns[: load.max_turns]]
-    streams = most_sessions(load) or len(head)
+    streams = min(most_sessions(load) or len(head), _MOST_STREAMS)
+    if len(head) < _LOOKED_AT:
+        streams = min(streams, len(head) * load.repeat)  # there are no more
     prompt_tokens = median(turn.input_tokens for turn in turns)
     return measure_baseline(
         -(-streams // options.workers),  # of each process

@@ -7,8 +7,9 @@ Texts come escaped for JSON, without quotes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -26,15 +27,16 @@ class Call(NamedTuple):
     arguments: str
 
 
-class Wire(Protocol):
+class Wire(ABC):
     """The messages of one API.
 
     opening: what stands before a history. has_calls: whether it has tool calls.
     """
 
     opening: bytes
-    has_calls: bool
+    has_calls = True
 
+    @abstractmethod
     def add(
         self,
         data: bytearray,
@@ -47,9 +49,10 @@ class Wire(Protocol):
         """Append a message that follows one of `last`; return where its text stands, `None` if nothing was
         written, since the API refuses empty messages."""
 
-    def declare(self, data: bytearray, tools: bytes) -> None:
+    def declare(self, data: bytearray, tools: bytes) -> None:  # noqa: B027 (most want none)
         """Begin with the declaration of tools, if the API wants one."""
 
+    @abstractmethod
     def closing(self, last: Role | None) -> bytes:
         """What a history that ends with a message of `last` lacks."""
 
@@ -67,11 +70,10 @@ def _quoted(text: str) -> bytes:
     return msgspec.json.encode(text)
 
 
-class ChatWire:
+class ChatWire(Wire):
     """OpenAI chat completions: one message each, tool calls in the assistant's, results of role "tool"."""
 
     opening = b'"messages":['
-    has_calls = True
 
     def add(
         self,
@@ -96,18 +98,14 @@ class ChatWire:
         parts = tuple(map(_quoted, call))
         return b'{"id":%s,"type":"function","function":{"name":%s,"arguments":%s}}' % parts
 
-    def declare(self, data: bytearray, tools: bytes) -> None:
-        pass
-
     def closing(self, last: Role | None) -> bytes:
         return b"]"
 
 
-class ResponsesWire:
+class ResponsesWire(Wire):
     """OpenAI responses: a list of items; calls and results are items of their own."""
 
     opening = b'"input":['
-    has_calls = True
 
     def add(
         self,
@@ -131,14 +129,11 @@ class ResponsesWire:
             data += b'{"type":"function_call","call_id":%s,"name":%s,"arguments":%s}' % parts
         return place or ((len(data), len(data)) if calls else None)
 
-    def declare(self, data: bytearray, tools: bytes) -> None:
-        pass
-
     def closing(self, last: Role | None) -> bytes:
         return b"]"
 
 
-class CompletionsWire:
+class CompletionsWire(Wire):
     """OpenAI legacy completions: one text, in which nobody speaks and no tools are called."""
 
     opening = b'"prompt":"'
@@ -155,21 +150,17 @@ class CompletionsWire:
     ) -> tuple[int, int] | None:
         return _put(data, b"", text, b"") if text else None
 
-    def declare(self, data: bytearray, tools: bytes) -> None:
-        pass
-
     def closing(self, last: Role | None) -> bytes:
         return b'"'
 
 
-class MessagesWire:
+class MessagesWire(Wire):
     """Anthropic messages: tools and system at the top, then user and assistant in turn, made of blocks.
 
     Results of tools are the first blocks of a user's message. No block may be empty.
     """
 
     opening = b""
-    has_calls = True
 
     def add(
         self,

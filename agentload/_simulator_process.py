@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from agentload_traces import AgentloadError
+from agentload._child_server import child_server
 
 
 class Served(NamedTuple):
@@ -28,29 +26,15 @@ def simulator_process(deployment: str, seed: int, faults: Path | None) -> Iterat
     A process of its own, because a client and a server that share a core and a loop measure each other.
     Its clock stands at 0 until `Served.start`, so that faults come when they come in virtual time.
     """
-    command = [sys.executable, "-m", "agentload", "serve", deployment]
-    command += ["--port", "0", "--seed", str(seed), "--json", "--until-stdin-ends"]
+    arguments = ["agentload", "serve", deployment]
+    arguments += ["--port", "0", "--seed", str(seed), "--json", "--until-stdin-ends"]
     if faults is not None:
-        command += ["--faults", str(faults)]
-    # A group of its own, so that Ctrl-C reaches the replay alone, which then stops the server in order.
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            if not ready:
-                raise AgentloadError(
-                    f"the simulator of {deployment} did not start (exit code {process.wait()})"
-                )
-            yield Served(str(json.loads(ready)["url"]), partial(_tell_start, process))
-        finally:
-            # Its standard input ends here, and it stops.
-            process.communicate()
+        arguments += ["--faults", str(faults)]
+    with child_server(f"the simulator of {deployment}", arguments) as server:
+        yield Served(str(json.loads(server.said)["url"]), partial(_tell_start, server.stdin))
 
 
-def _tell_start(process: subprocess.Popen[str], origin_ns: int) -> None:
-    assert process.stdin is not None
+def _tell_start(stdin: IO[str], origin_ns: int) -> None:
     with suppress(OSError):  # a server that has died is found by the requests
-        process.stdin.write(f"{origin_ns}\n")
-        process.stdin.flush()
+        stdin.write(f"{origin_ns}\n")
+        stdin.flush()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec.structs
 
 from agentload._feed import ClosedLoop, Launch
+from agentload._stages import ConstantLimit
 from agentload._sweep_points import (
     GENERATED_SPREAD_S,
     NEW_TOKENS,
@@ -29,7 +30,7 @@ class StaggeredLoop(ClosedLoop):
     """A closed loop whose first `concurrency` sessions start evenly over `spread_ns`, not all at once."""
 
     def __init__(self, sessions: Iterable[Session], concurrency: int, spread_ns: int) -> None:
-        super().__init__(sessions, concurrency)
+        super().__init__(map(Launch, sessions), ConstantLimit(concurrency))
         self._places = concurrency
         self._spread_ns = spread_ns
         self._taken = 0

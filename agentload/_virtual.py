@@ -42,7 +42,7 @@ class VirtualRun:
     warmup_ns: turns that are due before it are marked. on_failure: whether a failed turn ends its session.
     content, latency_class: of all requests, see `EngineRequest`.
     arrivals: also write each answer's token timeline, which costs time per decode step.
-    progress: called after each answered turn.
+    progress: called after each turn that was sent and ended.
     """
 
     def __init__(

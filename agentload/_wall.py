@@ -22,7 +22,7 @@ from agentload._feed import Launch, SessionFeed
 from agentload._http_client import StampingClient, Timeouts
 from agentload._load import pace_of, warmup_ns
 from agentload._options import FailureOptions, ReplayOptions
-from agentload._parsing import AnswerReader
+from agentload._parsing import AnswerParser
 from agentload._player import CallTime, SessionPlayer
 from agentload._quiet_gc import quiet_gc
 from agentload._requests import RequestBuilder
@@ -47,7 +47,7 @@ class WallRun:
     clock starts when the first bodies have had their time to be built. worker: number of this worker, if
     there are several.
     on_start: called when the run starts, with the time (`time.monotonic_ns`) at which its clock reads 0.
-    progress: called after each row.
+    progress: called after each turn that was sent and ended.
     """
 
     def __init__(
@@ -98,6 +98,8 @@ class WallRun:
         self._main: asyncio.Task[None] | None = None
         self._in_flight: set[tuple[str, str]] = set()
         self._stopped = False
+        self._played = False
+        self._failure: BaseException | None = None
         self.left_something = False
         """Whether the run was ended before all was played."""
 
@@ -109,7 +111,7 @@ class WallRun:
     def stop(self) -> None:
         """End at once; turns on their way are recorded as interrupted attempts."""
         self._clock.end()
-        if self._main is not None and not self._stopped:
+        if self._main is not None and not self._stopped and not self._played:
             self._stopped = self.left_something = True
             self._main.cancel()
 
@@ -122,18 +124,21 @@ class WallRun:
             try:
                 await self._play_feed(wiring)
             except asyncio.CancelledError:
-                if not self._stopped:
+                if not self._stopped and self._failure is None:
                     raise
                 assert self._main is not None
                 self._main.uncancel()
             finally:
                 # What has been answered is recorded, whatever ended the run.
-                await asyncio.gather(*self._reading)
+                self._played = True
+                await asyncio.gather(*self._reading, return_exceptions=True)
+        if self._failure is not None:
+            raise self._failure
 
     async def _open(self, stack: AsyncExitStack) -> Wiring:
         options, live = self._options, self._options.endpoint.history == "live"
-        reader = AnswerReader(self._directory, options.endpoint.api, keep_message=live)
-        stack.enter_context(reader)
+        parser = AnswerParser(self._directory, options.endpoint.api, keep_message=live)
+        stack.enter_context(parser)
         stack.enter_context(self._clock)
         client = StampingClient(
             connection=self._endpoint.connection,
@@ -151,7 +156,7 @@ class WallRun:
             client=client,
             endpoint=self._endpoint,
             api=options.endpoint.api,
-            reader=reader,
+            parser=parser,
             clock=self._clock,
             cap=self._cap,
             retry=RetryPolicy.of(options.failure, options.seed),
@@ -238,7 +243,12 @@ class WallRun:
         async with asyncio.TaskGroup() as group:
             while not player.finished:
                 # Released turns are taken at once; each waits for its time by itself.
-                for planned in player.take_due(_WHENEVER_NS):
+                released = player.take_due(_WHENEVER_NS)
+                if len(released) == 1 and not sending:
+                    # Until this one is over no other can be released.
+                    await sender.send(released[0])
+                    continue
+                for planned in released:
                     task = group.create_task(sender.send(planned))
                     sending.add(task)
                     task.add_done_callback(sending.discard)
@@ -249,7 +259,16 @@ class WallRun:
     def _read_later(self, reading: Awaitable[None]) -> None:
         task = asyncio.ensure_future(reading)
         self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        task.add_done_callback(self._was_read)
+
+    def _was_read(self, task: asyncio.Task[None]) -> None:
+        """What cannot be recorded ends the run: nobody awaits the task by which it is found."""
+        self._reading.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = self._failure or failure
+            self._clock.end()
+            if self._main is not None and not self._played:
+                self._main.cancel()
 
 
 def timeouts_of(options: FailureOptions) -> Timeouts:

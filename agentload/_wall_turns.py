@@ -13,7 +13,7 @@ from agentload._cap import Cap
 from agentload._endpoint import Endpoint
 from agentload._http_client import Answer, HttpRequest, StampingClient
 from agentload._options import Api
-from agentload._parsing import AnswerReader
+from agentload._parsing import AnswerParser
 from agentload._player import PlannedTurn, SessionPlayer
 from agentload._requests import BuiltRequest, RequestBuilder, ToolResult
 from agentload._retry import RetryPolicy
@@ -23,7 +23,7 @@ from agentload._token_fit import TokenFit
 from agentload._wall_clock import RunClock
 from agentload._wall_rows import fill_row, without_timeline
 from agentload_simbackend import AGENT_HEADER, SESSION_HEADER, TURN_HEADER, encode_id
-from agentload_traces import RequestRow, ToolCallRow, Turn
+from agentload_traces import AgentloadError, RequestRow, ToolCallRow, Turn
 
 BUILD_AHEAD_NS = 30_000_000
 """A request's body is built this long before it is due, so that building it delays nothing."""
@@ -49,7 +49,7 @@ class Wiring(NamedTuple):
     client: StampingClient
     endpoint: Endpoint
     api: Api
-    reader: AnswerReader
+    parser: AnswerParser
     clock: RunClock
     cap: Cap
     retry: RetryPolicy
@@ -82,6 +82,7 @@ class TurnSender:
         self._builder = builder
         self._later = later
         self._building = asyncio.Lock()
+        self._unread = 0
 
     async def send(self, planned: PlannedTurn) -> None:
         """Bring a turn to its end. Where the run is ending it is not sent, and nothing is recorded of it."""
@@ -89,6 +90,8 @@ class TurnSender:
         row.worker = self._w.worker
         try:
             await self._send(planned, row)
+        except AgentloadError:
+            raise  # the run cannot be written: no turn's failure
         except Exception as failure:
             # One turn must not take down the run and all other sessions with it.
             row.status, row.error_kind = "failed", "internal"
@@ -137,10 +140,13 @@ class TurnSender:
         while True:
             attempt = structs.replace(row, attempt=first + failed)
             answer = await self._ask(planned, attempt, built)
-            if self._goes_on_at_once(answer):
-                self._finish_early(planned, attempt, answer)
-                return
-            parsed = await w.reader.read(answer)
+            # A row never comes before that of a turn that it waited for.
+            parsed = None if self._unread else w.parser.parse_at_once(answer)
+            if parsed is None:
+                if self._goes_on_at_once(answer):
+                    self._finish_early(planned, attempt, answer)
+                    return
+                parsed = await w.parser.parse(answer)
             fill_row(attempt, answer, parsed, w.clock.origin_ns)
             if parsed.error is None:
                 await self._finish(planned, attempt, parsed)
@@ -193,10 +199,14 @@ class TurnSender:
         """Let the session go on; read the answer when there is time."""
         end_ns = last_byte_ns(answer) - self._w.clock.origin_ns
         tool_calls = self._player.complete(planned, end_ns)
+        self._unread += 1
         self._later(self._record_later(row, answer, tool_calls))
 
     async def _record_later(self, row: RequestRow, answer: Answer, tool_calls: Sequence[ToolCallRow]) -> None:
-        parsed = await self._w.reader.read(answer)
+        try:
+            parsed = await self._w.parser.parse(answer)
+        finally:
+            self._unread -= 1
         fill_row(row, answer, parsed, self._w.clock.origin_ns)
         for tool_call in tool_calls:
             self._w.sink.add_tool_call(tool_call)
@@ -236,4 +246,5 @@ class TurnSender:
     def _add(self, row: RequestRow) -> None:
         self._w.sink.add_request(row)
         self._w.sink.tick(self._w.clock.now_ns())
-        self._w.progress()
+        if row.status != "retried":
+            self._w.progress()

@@ -50,7 +50,6 @@ class Worker:
     """A worker's side of a run: the sink of its rows, and what the parent says."""
 
     def __init__(self, number: int, count: int, control: BinaryIO, rows: int) -> None:
-        self.number = number
         self.share = (number, count)
         self._encode = msgspec.json.Encoder().encode
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()

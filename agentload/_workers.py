@@ -61,8 +61,9 @@ def run_workers(
         and at once. What it returns must be plain data for JSON.
     clock_start_ns: what the run's clock reads at its start. on_start: called with the time
         (`time.monotonic_ns`) at which it reads 0, before any worker sends.
-    progress: called after each turn's row. interrupted: called at the first Ctrl-C (False), which drains the
-        workers, and at the second (True), which stops them.
+    progress: called after each turn that was sent and ended.
+    interrupted: called at the first Ctrl-C (False), which drains the workers, and at the second (True), which
+        stops them.
 
     Raises `AgentloadError` that names the worker if one dies or fails. The others are stopped before, and
     what they recorded is with the sink. `KeyboardInterrupt` before the run has begun.
@@ -204,8 +205,10 @@ class _Parent:
 
     def _take(self, child: _Child, kind: bytes, body: bytes) -> None:
         if kind == REQUEST:
-            self._sink.add_request(self._request(body))
-            self._progress()
+            row = self._request(body)
+            self._sink.add_request(row)
+            if row.status not in ("retried", "skipped"):
+                self._progress()
         elif kind == TOOL_CALL:
             self._sink.add_tool_call(self._tool_call(body))
         elif kind == CLIENT:

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from agentload import generate_sessions, load_profile
-from agentload._feed import ClosedLoop
+from agentload._feed import ClosedLoop, Launch
+from agentload._stages import ConstantLimit
 from agentload._virtual import VirtualRun
 from agentload_simbackend import build_engine, load_deployment
 from agentload_traces import Manifest, RunWriter
@@ -48,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, RunWriter(Path(folder) / "run", manifest) as writer:
         begun = time.perf_counter()
         sessions = generate_sessions(profile, sessions=args.sessions, turns=args.turns, seed=0)
-        feed = ClosedLoop(sessions, args.concurrency)
+        feed = ClosedLoop(map(Launch, sessions), ConstantLimit(args.concurrency))
         VirtualRun(build_engine(deployment, 0), feed, writer, arrivals=args.arrivals).run()
         play_s = time.perf_counter() - begun
         writer.finish("complete")

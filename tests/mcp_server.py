@@ -43,7 +43,7 @@ def _call(number: int, name: str, arguments: dict[str, Any]) -> None:
             {"id": number, "result": {"content": [{"type": "image", "data": "AA", "mimeType": "image/png"}]}}
         )
     elif name == "environment":
-        _say({"id": number, "result": _text(os.environ.get("AGENTLOAD_API_KEY", "no key"))})
+        _say({"id": number, "result": _text(json.dumps(sorted(os.environ)))})
     elif name == "die":
         sys.stderr.write("out of luck\n")
         sys.stderr.flush()

@@ -131,7 +131,7 @@ def test_ctrl_c_while_the_directory_is_made(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("agentload._recording.RunWriter", opened)
+        patched.setattr("agentload._run_keeping.RunWriter", opened)
         assert exit_code("replay", trace, "--out", tmp_path / "run") == code
     assert (tmp_path / "run").exists() == (str(tmp_path / "run") in capsys.readouterr().err) == (code == 1)
     if code == 1:
@@ -159,7 +159,7 @@ def test_a_second_ctrl_c_does_not_keep_an_interrupted_run_from_being_ended(
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with monkeypatch.context() as patched:
         patched.setattr(_StoppedAgain, "number", again)
-        patched.setattr("agentload._recording.RunWriter", _StoppedAgain)
+        patched.setattr("agentload._run_keeping.RunWriter", _StoppedAgain)
         patched.setattr(agentload._virtual, "VirtualRun", _interrupt)
         assert exit_code("replay", trace, "--out", tmp_path / "run") == 1
     assert RunReader(tmp_path / "run").manifest.status == "interrupted"

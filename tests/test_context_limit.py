@@ -12,13 +12,13 @@ from engine_driving import drive, request, variant
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from session_feeds import closed_loop
 from session_graphs import sessions
 from test_cli_run import REQUESTS, agentload, failing
 from test_virtual import Rows
 
 from agentload._compaction import Compactor
 from agentload._context_limit import ContextLimit, ContextPlan, OverflowPolicy, context_limit, look_through
-from agentload._feed import ClosedLoop
 from agentload._prompts import PromptPlanner, shared_tokens
 from agentload._requests import RequestBuilder, asked_tokens
 from agentload._virtual import VirtualRun
@@ -54,7 +54,7 @@ def planned(
 
 def played(plan: ContextPlan, many: list[Session]) -> Rows:
     rows = Rows()
-    feed = ClosedLoop(plan.sessions(many), 2)
+    feed = closed_loop(plan.sessions(many), 2)
     unfit = plan.limit.reason if plan.left else None
     VirtualRun(FixedStepEngine(max_tokens=LIMIT.tokens), feed, rows, unfit=unfit).run()
     return rows
@@ -249,7 +249,7 @@ def test_no_turn_is_ever_rejected_and_none_is_lost(
     rows = Rows()
     unfit = plan.limit.reason if plan.left else None
     engine = FixedStepEngine(max_tokens=tokens)
-    VirtualRun(engine, ClosedLoop(plan.sessions(many), 2), rows, unfit=unfit, max_turns=max_turns).run()
+    VirtualRun(engine, closed_loop(plan.sessions(many), 2), rows, unfit=unfit, max_turns=max_turns).run()
     assert len(rows.requests) == sum(len(session.turns[:max_turns]) for session in many)
     assert {row.status for row in rows.requests} <= {"ok", "skipped"}
     assert any(row.status == "skipped" for row in rows.requests) == bool(plan.left)

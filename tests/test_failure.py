@@ -82,6 +82,7 @@ def run_of(
         for number in range(TURNS)
     ]
     write_trace(tmp_path / "t.jsonl", turns)
+    ended: list[None] = []
     with fake_endpoint_thread(script) as endpoint:
         result = replay(
             ReplayOptions(
@@ -92,12 +93,14 @@ def run_of(
                 load=LoadOptions(concurrency=1),
                 endpoint=EndpointOptions(api=api),
                 failure=options,
-            )
+            ),
+            progress=lambda: ended.append(None),
         )
         came = [request.headers[TURN_HEADER] for request in endpoint.requests]
         endpoint.release()
     rows = RunReader(tmp_path / "run").requests().collect().to_dicts()
     assert not RunReader(tmp_path / "run").incomplete
+    assert len(ended) == sum(row["status"] in ("ok", "failed") for row in rows)
     return result, rows, came
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from session_feeds import closed_loop, open_loop
 from session_graphs import sessions
 from test_cli_run import REQUESTS, agentload, failing
 from test_virtual import Rows
 from wall_runs import WallRows, play_wall
 
-from agentload._feed import ClosedLoop, OpenLoop
 from agentload._options import ReplayOptions
 from agentload._run_manifest import new_manifest
 from agentload._virtual import VirtualRun
@@ -75,7 +75,7 @@ def troubled_engine() -> FixedStepEngine:
 
 def troubled_virtually() -> dict[str, RequestRow]:
     rows = Rows()
-    VirtualRun(troubled_engine(), OpenLoop(by_session(TROUBLED), 1.0), rows).run()
+    VirtualRun(troubled_engine(), open_loop(by_session(TROUBLED), 1.0), rows).run()
     return {row.turn_id: row for row in rows.requests}
 
 
@@ -108,7 +108,7 @@ async def test_both_clocks_tell_the_same_story() -> None:
 
     rows = WallRows()
     async with SimServer(troubled_engine(), model="m", clock=clock) as server:
-        feed = OpenLoop(by_session(TROUBLED), 1.0)
+        feed = open_loop(by_session(TROUBLED), 1.0)
         await play_wall(server.url, feed, rows, seed=0, on_start=start)
     wall, virtual = {row.turn_id: row for row in rows.requests}, troubled_virtually()
     assert {name: row.status for name, row in wall.items()} == STATUSES
@@ -141,7 +141,7 @@ def test_whatever_happens_each_turn_is_one_row_whose_times_add_up(
 ) -> None:
     rows = Rows()
     engine = FixedStepEngine(step_ns=MS, tokens_per_step=3, prefill_ns=20 * MS, faults=faults)
-    VirtualRun(engine, ClosedLoop(many, concurrency), rows).run()
+    VirtualRun(engine, closed_loop(many, concurrency), rows).run()
     seen = {(row.session_id, row.turn_id): row for row in rows.requests}
     assert len(seen) == len(rows.requests) == sum(len(session.turns) for session in many)
     for session in many:

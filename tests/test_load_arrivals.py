@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from session_feeds import closed_loop, open_loop
 
 from agentload._arrivals import drawn_positions
-from agentload._feed import LATEST_NS, ClosedLoop, Launch, OpenLoop, SessionFeed
+from agentload._feed import LATEST_NS, Launch, SessionFeed
 from agentload._load import make_feed
-from agentload._options import Arrival, LoadOptions, ReplayOptions
+from agentload._options import ArrivalLaw, LoadOptions, ReplayOptions
 from agentload._portable_math import exp, ln
 from agentload._stages import ConstantRate, Stage, StagedLimit, StagedRate, parse_stages
 from agentload_traces import AgentloadError, Session, Turn
@@ -65,7 +66,7 @@ def test_exp_of_very_little_is_nothing() -> None:
     assert exp(-1e308) == 0.0
 
 
-def _gaps(arrival: Arrival, shape: float, seed: int) -> list[float]:
+def _gaps(arrival: ArrivalLaw, shape: float, seed: int) -> list[float]:
     at = [0.0, *islice(drawn_positions(arrival, shape, seed), DRAWS)]
     return [later - before for before, later in pairwise(at)]
 
@@ -74,7 +75,7 @@ def _gaps(arrival: Arrival, shape: float, seed: int) -> list[float]:
 @pytest.mark.parametrize(
     ("arrival", "shape"), [("poisson", 1.0), *(("gamma", k) for k in (0.1, 0.25, 0.5, 1, 2.5, 20))]
 )
-def test_gaps_follow_their_law(arrival: Arrival, shape: float, seed: int) -> None:
+def test_gaps_follow_their_law(arrival: ArrivalLaw, shape: float, seed: int) -> None:
     gaps = _gaps(arrival, shape, seed)
     # Gamma of mean 1: variance 1 / shape, excess kurtosis 6 / shape. Five standard errors.
     var = 1 / shape
@@ -86,7 +87,7 @@ def test_gaps_follow_their_law(arrival: Arrival, shape: float, seed: int) -> Non
 
 
 @pytest.mark.parametrize("arrival", ["poisson", "gamma"])
-def test_gaps_of_shape_1_are_exponential(arrival: Arrival) -> None:
+def test_gaps_of_shape_1_are_exponential(arrival: ArrivalLaw) -> None:
     gaps = sorted(_gaps(arrival, 1.0, 5))
     # Kolmogorov's distance to 1 - exp(-x); 1.95 / sqrt(n) is met with 99.9 % probability.
     distance = max(
@@ -111,7 +112,7 @@ def test_small_shapes_are_bursts() -> None:
         ("gamma", 3.0, ["0x1.4a995cf9b9b81p+0", "0x1.58f8e513e0957p+1"]),
     ],
 )
-def test_draws_are_the_same_on_every_machine(arrival: Arrival, shape: float, first: list[str]) -> None:
+def test_draws_are_the_same_on_every_machine(arrival: ArrivalLaw, shape: float, first: list[str]) -> None:
     assert [at.hex() for at in islice(drawn_positions(arrival, shape, 42), 2)] == first
 
 
@@ -120,7 +121,7 @@ def test_draws_are_the_same_on_every_machine(arrival: Arrival, shape: float, fir
     seed=st.integers(0, 2**63 - 1),
     rate=st.floats(0.01, 1e4),
 )
-def test_time_never_goes_back_and_the_seed_decides(arrival: Arrival, seed: int, rate: float) -> None:
+def test_time_never_goes_back_and_the_seed_decides(arrival: ArrivalLaw, seed: int, rate: float) -> None:
     sessions = [_session(f"s{n}") for n in range(50)]
 
     def starts(of: int) -> list[int]:
@@ -183,7 +184,7 @@ def test_repetitions_follow_at_the_mean_gap() -> None:
 
 def test_a_start_beyond_the_clock_is_told() -> None:
     with pytest.raises(AgentloadError, match="days after the first"):
-        OpenLoop([_session("a", 0.0), _session("b", 1e300)], speed=1e-2)
+        open_loop([_session("a", 0.0), _session("b", 1e300)], speed=1e-2)
     feed = make_feed([_session(f"s{n}") for n in range(2)], _options(arrival="constant", rate_per_s=1e-10))
     with pytest.raises(AgentloadError, match=r"'s1' would start .* days after .* higher --rate"):
         list(_all(feed))
@@ -289,7 +290,7 @@ def test_stages_that_make_no_sense_are_told_in_one_line(text: str, says: str) ->
 
 @given(limit=st.integers(1, 5), active=st.integers(0, 7), now=st.integers(0, 10))
 def test_a_closed_loop_fills_its_places(limit: int, active: int, now: int) -> None:
-    feed = ClosedLoop([_session("s")], limit)
+    feed = closed_loop([_session("s")], limit)
     assert feed.next_start_ns(active, now) == (now if active < limit else None)
     if active < limit:
         assert feed.take().start_ns == now

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentload._http_client import Answer, Marks
-from agentload._parsing import HELD_BYTES, AnswerReader
+from agentload._parsing import HELD_BYTES, AnswerParser
 
 PIECE = 'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n'
 END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -38,10 +38,10 @@ def an_answer(number: int) -> Answer:
 async def test_answers_are_read_alike_from_memory_and_from_disk(tmp_path: Path, held_bytes: int) -> None:
     answers = [an_answer(number) for number in range(20)]
     ended: list[int] = []
-    with AnswerReader(tmp_path, "chat", keep_message=True, held_bytes=held_bytes) as reader:
+    with AnswerParser(tmp_path, "chat", keep_message=True, held_bytes=held_bytes) as parser:
 
         async def read(number: int) -> str:
-            parsed = await reader.read(answers[number])
+            parsed = await parser.parse(answers[number])
             ended.append(number)
             assert parsed.error is None
             assert parsed.message is not None
@@ -50,9 +50,9 @@ async def test_answers_are_read_alike_from_memory_and_from_disk(tmp_path: Path, 
         texts = await asyncio.gather(*(read(number) for number in range(20)))
         assert os.listdir(tmp_path) == []  # noqa: PTH208 - also while it is in use
         # What waits no more takes no room: one alone fits again.
-        before = reader.spilled_answers
-        await reader.read(answers[0])
-        assert reader.spilled_answers - before == (held_bytes == 0)
+        before = parser.spilled_answers
+        await parser.parse(answers[0])
+        assert parser.spilled_answers - before == (held_bytes == 0)
     assert texts == [f" word{number}" * (number + 1) for number in range(20)]
     assert ended == list(range(20))
     assert (before > 0) == (held_bytes < HELD_BYTES)
@@ -60,7 +60,7 @@ async def test_answers_are_read_alike_from_memory_and_from_disk(tmp_path: Path, 
 
 async def test_the_interpreter_is_left_as_it_was(tmp_path: Path) -> None:
     interval_s = sys.getswitchinterval()
-    with AnswerReader(tmp_path, "chat") as reader:
+    with AnswerParser(tmp_path, "chat") as parser:
         assert sys.getswitchinterval() < interval_s
-        await reader.read(an_answer(3))
+        await parser.parse(an_answer(3))
     assert sys.getswitchinterval() == interval_s

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_graphs import sessions
 
-from agentload._player import Answered, Pace, PlannedTurn, SessionPlayer
+from agentload._player import KnownEnd, Pace, PlannedTurn, SessionPlayer
 from agentload_traces import Session, ToolCall, ToolCallRow, Turn
 
 MS = 1_000_000
@@ -232,7 +232,7 @@ def test_what_the_end_of_the_run_keeps_back_is_not_told() -> None:
 
 
 def test_a_resumed_session_goes_on_at_what_was_not_answered() -> None:
-    answered = {"a": Answered("ok", 10), "x1": Answered("ok", 20)}
+    answered = {"a": KnownEnd("ok", 10), "x1": KnownEnd("ok", 20)}
     player = SessionPlayer(_fork(), start_ns=0, answered=answered, resume_ns=50 * MS)
     (x2,) = player.take_due(50 * MS)
     # It was due 3 ms after x1; the wait for the run to go on counts as think time.
@@ -245,18 +245,18 @@ def test_a_resumed_session_goes_on_at_what_was_not_answered() -> None:
 
 
 def test_a_recorded_end_of_tools_counts_when_a_session_is_resumed() -> None:
-    answered = {"a": Answered("ok", 10, 400 * MS), **{x: Answered("ok", 20) for x in ("x1", "x2")}}
+    answered = {"a": KnownEnd("ok", 10, 400 * MS), **{x: KnownEnd("ok", 20) for x in ("x1", "x2")}}
     player = SessionPlayer(_fork(), start_ns=0, answered=answered, resume_ns=50 * MS)
     (b,) = player.take_due(500 * MS)
     assert (b.gate_turn_id, b.scheduled_ns, b.tool_ns) == ("a", 405 * MS, 400 * MS - 10)
 
 
 def test_a_failed_turn_of_a_resumed_session_ends_it_or_not_by_policy() -> None:
-    answered = {"a": Answered("failed", 10), "x1": Answered("skipped", None)}
+    answered = {"a": KnownEnd("failed", 10), "x1": KnownEnd("skipped", None)}
     ended = SessionPlayer(_fork(), start_ns=0, answered=answered)
     assert ended.finished
     assert _names(ended.unsent()) == ["x2", "b", "c"]
-    failed = {"a": Answered("failed", 10)}
+    failed = {"a": KnownEnd("failed", 10)}
     player = SessionPlayer(_fork(), start_ns=0, answered=failed, on_failure="continue")
     (x1,) = player.take_due(9 * MS)
     assert (x1.turn.turn_id, x1.scheduled_ns) == ("x1", 10 + 2 * MS)
@@ -296,7 +296,7 @@ def test_a_session_that_was_interrupted_plays_each_turn_once_with_exact_times(
                 planned[done[2].turn.turn_id], ends[done[2].turn.turn_id] = done[2], done[0]
 
     go_on(SessionPlayer(session, start_ns=0, first_position=first), cut_ns)
-    answered = {turn_id: Answered("ok", end_ns) for turn_id, end_ns in ends.items()}
+    answered = {turn_id: KnownEnd("ok", end_ns) for turn_id, end_ns in ends.items()}
     resume_ns = cut_ns + pause_ns
     late = SessionPlayer(session, start_ns=0, first_position=first, answered=answered, resume_ns=resume_ns)
     go_on(late, None)

@@ -132,17 +132,19 @@ def test_told_twice_it_stops_and_sends_again_what_was_on_the_way(tmp_path: Path)
             _, stderr = process.communicate()
         assert process.returncode == 1
         assert "Traceback" not in stderr
-        (stopped,) = [row for row in rows_of(tmp_path) if row["status"] == "retried"]
-        assert stopped["error_kind"] == "interrupted"
+        # One was stalled, and the other session may have had one on its way.
+        stopped = [row for row in rows_of(tmp_path) if row["status"] == "retried"]
+        assert len(stopped) in (1, 2)
+        assert {row["error_kind"] for row in stopped} == {"interrupted"}
         with replaying(endpoint, tmp_path, "--resume", str(tmp_path / "run")) as process:
             _, stderr = process.communicate()
         assert process.returncode == 0, stderr
-        again = (stopped["session_id"], stopped["turn_id"])
-        assert came(endpoint) == Counter([*ALL, again])
+        again = [(row["session_id"], row["turn_id"]) for row in stopped]
+        assert came(endpoint) == Counter([*ALL, *again])
     rows = rows_of(tmp_path)
     assert ends(rows) == Counter(ALL)
-    (end,) = [row for row in rows if (row["session_id"], row["turn_id"]) == again and row["status"] == "ok"]
-    assert end["attempt"] == 1
+    resent = [row for row in rows if (row["session_id"], row["turn_id"]) in again and row["status"] == "ok"]
+    assert [row["attempt"] for row in resent] == [1] * len(again)
 
 
 def test_with_what_really_came_in_the_history_unfinished_sessions_begin_again(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_a_kill_between_the_tables_of_keep_sessions_is_mended_by_the_next(
     for name, content in {**before, replaced: after, ".tool_calls.jsonl.0123456789abcdef.tmp": b"{"}.items():
         (path / name).write_bytes(content)
     with RunWriter.resume(path) as writer:
-        writer.keep_sessions(writer.completed_sessions(lambda session_id, _: session_id == "s1"))
+        writer.keep_sessions({"s1"})
         writer.finish("complete")
     assert dicts(RunReader(path).requests()) == expected([a_row(1, 0)])
     assert dicts(RunReader(path).tool_calls()) == expected([a_call(1, 0)])

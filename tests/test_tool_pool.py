@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from session_feeds import closed_loop
 from session_graphs import sessions
 from test_virtual import Rows
 
-from agentload._feed import ClosedLoop
 from agentload._player import SessionPlayer
 from agentload._tool_pool import ToolPool
 from agentload._virtual import VirtualRun
@@ -119,7 +119,7 @@ def test_sub_agents_and_calls_of_unknown_length_take_no_slot() -> None:
 
 def _played(many: list[Session], tools: ToolPool | None) -> Rows:
     rows = Rows()
-    feed = ClosedLoop(many, len(many))
+    feed = closed_loop(many, len(many))
     VirtualRun(FixedStepEngine(step_ns=1_000, prefill_ns=5_000), feed, rows, tools=tools).run()
     return rows
 

@@ -22,6 +22,7 @@ from agentload._answers_types import LiveMessage, LiveToolCall
 from agentload._options import ToolOptions
 from agentload._tools import ToolContext, ToolOutcome, check_tools, live_tools, tool_conditions
 from agentload._tools._executing import ExecutedTools
+from agentload._tools._executor import failed
 from agentload._tools._python import PythonTools
 from agentload._wall_clock import RunClock
 from agentload_traces import AgentloadError, ToolCall, ToolCallRow, Turn, count_tokens
@@ -287,6 +288,14 @@ def test_callables_that_there_are_not(module: str, function: str, why: str) -> N
     assert "\n" not in str(failure.value)
 
 
+def test_what_a_tool_says_of_its_failure_is_one_printable_line() -> None:
+    outcome = failed("no\x1b[2J\r\nluck " + "!" * 1_000)
+    assert outcome.error is not None
+    assert outcome.error.startswith("no [2J luck !!!")
+    assert (outcome.error.isprintable(), len(outcome.error)) == (True, 200)
+    assert outcome.text == f"error: {outcome.error}"
+
+
 def test_slots_and_limits_that_cannot_be() -> None:
     with pytest.raises(AgentloadError, match="tool_slots"):
         check_tools(ToolOptions(tool_slots=-1), "wall")
@@ -303,7 +312,7 @@ async def test_the_options_choose_the_executor(module: str, tmp_path: Path) -> N
         options = ToolOptions(tools=given_tools, tool_timeout_s=20)
         check_tools(options, "wall")
         assert "really executed" in tool_conditions(options)[0]
-        async with live_tools(options, 1) as executed:
+        async with live_tools(options, 1, "KEY") as executed:
             assert executed is not None
             made, _ = await executed.run(turn(), message(("c", name, "{}")), started())
             rows += made

@@ -259,5 +259,5 @@ def test_a_run_by_law_says_so(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_executed_unless_asked_for() -> None:
-    async with _tools.live_tools(options("recorded"), None) as tools:
+    async with _tools.live_tools(options("recorded"), None, "KEY") as tools:
         assert tools is None

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from agentload._answers import LiveMessage, LiveToolCall
+from agentload._options import ToolOptions
+from agentload._tools import live_tools
 from agentload._tools._executor import ToolContext
 from agentload._tools._mcp import PROTOCOL, McpServer, server_command
-from agentload_traces import AgentloadError
+from agentload._wall_clock import RunClock
+from agentload_traces import AgentloadError, Turn
 
 CONTEXT = ToolContext("s", "t", "c")
 
@@ -109,12 +113,20 @@ async def test_a_cancelled_call_is_told_to_the_server(tmp_path: Path) -> None:
     assert [each["params"]["requestId"] for each in cancelled] == [call["id"]]
 
 
-async def test_the_key_of_the_endpoint_is_not_passed_on(
+async def test_secrets_of_the_replayer_are_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENTLOAD_API_KEY", "secret")
-    async with McpServer(command(tmp_path / "log")) as server:
-        assert (await server.call("environment", None, CONTEXT)).text == "no key"
+    secret = {"AGENTLOAD_API_KEY", "AGENTLOAD_PROXY_AUTH", "MY_KEY"}
+    for name in (*secret, "OTHER_KEY"):
+        monkeypatch.setenv(name, "secret")
+    options = ToolOptions(tools=f"mcp:{command(tmp_path / 'log')}")
+    call = LiveMessage("", "", (LiveToolCall("c", "environment", "{}"),))
+    turn = Turn(session_id="s", turn_id="t", input_tokens=1)
+    async with live_tools(options, None, "MY_KEY") as tools:
+        assert tools is not None
+        _, (result,) = await tools.run(turn, call, RunClock())
+    assert "OTHER_KEY" in result.text
+    assert not secret & set(json.loads(result.text))
 
 
 async def test_one_that_does_not_end_by_itself_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from session_feeds import closed_loop, open_loop
 from session_graphs import sessions
 
-from agentload._feed import ClosedLoop, OpenLoop, SessionFeed
+from agentload._feed import SessionFeed
 from agentload._player import Pace
 from agentload._virtual import VirtualRun
 from agentload_simbackend import build_engine, load_deployment
@@ -45,7 +46,7 @@ def _many(count: int) -> st.SearchStrategy[list[Session]]:
 
 @given(many=_many(3), concurrency=st.integers(1, 3), deployment=st.sampled_from(DEPLOYMENTS))
 def test_conservation(many: list[Session], concurrency: int, deployment: str) -> None:
-    rows = play(ClosedLoop(many, concurrency), deployment)
+    rows = play(closed_loop(many, concurrency), deployment)
     assert len(rows.requests) == sum(len(session.turns) for session in many)
     by_session: dict[str, dict[str, RequestRow]] = defaultdict(dict)
     for row in rows.requests:
@@ -95,7 +96,7 @@ def _check_waits(turn: Turn, row: RequestRow, done: dict[str, RequestRow], sessi
 @given(many=_many(2), seed=st.integers(0, 2**40))
 def test_same_seed_same_rows(many: list[Session], seed: int) -> None:
     def encoded() -> bytes:
-        rows = play(ClosedLoop(many, 2), seed=seed)
+        rows = play(closed_loop(many, 2), seed=seed)
         return msgspec.json.encode((rows.requests, rows.tool_calls))
 
     assert encoded() == encoded()
@@ -103,8 +104,8 @@ def test_same_seed_same_rows(many: list[Session], seed: int) -> None:
 
 @given(session=sessions(max_turns=6))
 def test_token_timelines_change_nothing_else(session: Session) -> None:
-    rows = play(ClosedLoop([session], 1)).requests
-    without = play(ClosedLoop([session], 1), arrivals=False).requests
+    rows = play(closed_loop([session], 1)).requests
+    without = play(closed_loop([session], 1), arrivals=False).requests
     for row in rows:
         row.arrival_dt_us = row.arrival_tokens = None
     assert rows == without
@@ -119,18 +120,18 @@ def _single(session_id: str, start_ms: float | None, input_tokens: int = 1_000) 
 
 def test_open_loop_starts_sessions_as_recorded_and_faster_by_speed() -> None:
     many = [_single("b", 3_000.0), _single("a", 1_000.0), _single("c", None)]
-    rows = play(OpenLoop(many, speed=2.0)).requests
+    rows = play(open_loop(many, speed=2.0)).requests
     assert {row.session_id: row.scheduled_ns for row in rows} == {"a": 0, "b": 1_000 * MS, "c": 0}
 
 
 def test_open_loop_of_a_resumed_run_goes_on_where_its_clock_stands() -> None:
-    feed = OpenLoop([_single("a", 5_000.0), _single("b", 7_000.0)], speed=1.0, not_before_ns=9 * MS)
+    feed = open_loop([_single("a", 5_000.0), _single("b", 7_000.0)], speed=1.0, not_before_ns=9 * MS)
     rows = play(feed).requests
     assert [row.scheduled_ns for row in rows] == [9 * MS, 2_000 * MS]
 
 
 def test_closed_loop_starts_the_next_session_when_one_has_ended() -> None:
-    rows = play(ClosedLoop([_single(f"s{n}", 0.0) for n in range(5)], 2)).requests
+    rows = play(closed_loop([_single(f"s{n}", 0.0) for n in range(5)], 2)).requests
     starts = sorted(row.scheduled_ns or 0 for row in rows)
     ends = sorted(row.end_ns or 0 for row in rows)
     assert starts == [0, 0, *ends[:3]]
@@ -141,20 +142,20 @@ def test_a_turn_that_can_never_fit_fails_and_the_rest_is_skipped() -> None:
         Turn(session_id="s", turn_id="a", input_tokens=10_000_000, output_tokens=1),
         Turn(session_id="s", turn_id="b", wait_for=("a",), input_tokens=10, output_tokens=1),
     )
-    rows = play(ClosedLoop([Session("s", turns), _single("t", None)], 1)).requests
+    rows = play(closed_loop([Session("s", turns), _single("t", None)], 1)).requests
     assert [(row.turn_id, row.status) for row in rows] == [("a", "failed"), ("b", "skipped"), ("t", "ok")]
     assert rows[0].error is not None
     assert "10000000" in rows[0].error.replace(",", "").replace("_", "")
 
 
 def test_a_prompt_of_no_tokens_is_a_failed_turn() -> None:
-    rows = play(ClosedLoop([_single("s", None, input_tokens=0), _single("t", None)], 1)).requests
+    rows = play(closed_loop([_single("s", None, input_tokens=0), _single("t", None)], 1)).requests
     assert [(row.session_id, row.status) for row in rows] == [("s", "failed"), ("t", "ok")]
 
 
 def test_a_trace_longer_than_the_clock_is_refused() -> None:
     with pytest.raises(AgentloadError, match="days after the first"):
-        OpenLoop([_single("a", 0.0), _single("b", 1e20)], speed=1.0)
+        open_loop([_single("a", 0.0), _single("b", 1e20)], speed=1.0)
 
 
 def test_speed_shortens_what_the_machine_does_not_do() -> None:
@@ -162,5 +163,5 @@ def test_speed_shortens_what_the_machine_does_not_do() -> None:
         Turn(session_id="s", turn_id="a", input_tokens=10, output_tokens=1),
         Turn(session_id="s", turn_id="b", wait_for=("a",), delay_ms=1_000, input_tokens=20, output_tokens=1),
     )
-    rows = play(ClosedLoop([Session("s", turns)], 1), pace=Pace(think_speed=4)).requests
+    rows = play(closed_loop([Session("s", turns)], 1), pace=Pace(think_speed=4)).requests
     assert rows[1].think_ns == 250 * MS

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 from msgspec import structs
+from session_feeds import closed_loop
 from test_virtual import Rows, play
 from wall_runs import WallRows, play_wall
 
-from agentload._feed import ClosedLoop
 from agentload_simbackend import SimServer, build_engine, load_deployment
-from agentload_traces import Session, ToolCall, Turn, open_trace, sample_path
+from agentload_traces import RequestRow, RunDirectoryError, Session, ToolCall, Turn, open_trace, sample_path
 
 DEPLOYMENT = "gemma4-31b/pd"
 
@@ -59,7 +59,7 @@ def _session(session_id: str, turns: int = 6) -> Session:
 
 async def _replay(url: str, sessions: list[Session], concurrency: int = 1, seed: int = 5) -> Rows:
     rows = WallRows()
-    await play_wall(url, ClosedLoop(sessions, concurrency), rows, seed=seed)
+    await play_wall(url, closed_loop(sessions, concurrency), rows, seed=seed)
     assert sum(row.active_turns for row in rows.client) > 0
     return rows
 
@@ -84,7 +84,7 @@ def _client_ns(rows: Rows) -> dict[str, int]:
 
 async def test_session_times_agree_with_virtual_time() -> None:
     sessions = [_session("a"), _session("b")]
-    virtual = play(ClosedLoop(sessions, 1), DEPLOYMENT, seed=5)
+    virtual = play(closed_loop(sessions, 1), DEPLOYMENT, seed=5)
     async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
         wall = await _replay(server.url, sessions)
     assert [row.status for row in wall.requests] == ["ok"] * 14
@@ -109,7 +109,7 @@ async def test_branching_contexts_hit_the_cache_as_in_virtual_time() -> None:
     # This recording goes back in its context at some turns and repeats prompts at others.
     session = next(open_trace(sample_path("weka_trace_0291.json")).sessions())
     session = Session(session.session_id, tuple(_in_no_time(turn) for turn in session.turns[:14]))
-    virtual = play(ClosedLoop([session], 1), DEPLOYMENT, seed=5)
+    virtual = play(closed_loop([session], 1), DEPLOYMENT, seed=5)
     async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
         wall = await _replay(server.url, [session])
     assert [row.status for row in wall.requests] == ["ok"] * 14
@@ -216,7 +216,7 @@ async def test_ids_of_any_characters_reach_the_endpoint() -> None:
         session_id="a\nb %41 \u00e9/", turn_id=" t ", agent_id="x\ty", input_tokens=50, output_tokens=400
     )
     session = Session(turn.session_id, (turn,))
-    virtual = play(ClosedLoop([session], 1), DEPLOYMENT, seed=5)
+    virtual = play(closed_loop([session], 1), DEPLOYMENT, seed=5)
     async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
         (row,) = (await _replay(server.url, [session])).requests
     # The draws hang on the ids, so equal steps mean that the server read the same ones.
@@ -238,3 +238,28 @@ async def test_an_endpoint_that_tells_no_phases() -> None:
         assert row.output_tokens == row.reported_output_tokens == 3
         parts = (row.first_token_wait_ns, row.decode_ns, row.client_ns)
         assert sum(part or 0 for part in parts) == (row.end_ns or 0) - (row.scheduled_ns or 0)
+
+
+class _FullDisk(WallRows):
+    """Takes no row of a turn any more after the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_request = self._take_one
+
+    def _take_one(self, row: RequestRow) -> None:
+        if self.requests:
+            raise RunDirectoryError("run: cannot be written: no space left on device")
+        self.requests.append(row)
+
+
+async def test_a_row_that_cannot_be_written_ends_the_run_and_is_no_failed_turn() -> None:
+    rows = _FullDisk()
+    async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
+        with pytest.raises(BaseException) as ended:  # noqa: PT011 (a group of it, or itself)
+            await play_wall(server.url, closed_loop([_session("a"), _session("b")], 2), rows, seed=5)
+    failure = ended.value
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    assert isinstance(failure, RunDirectoryError)
+    assert len(rows.requests) == 1

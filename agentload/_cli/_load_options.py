@@ -14,7 +14,7 @@ LOAD = option_group(
     "Load",
     named(
         "--concurrency",
-        type=click.IntRange(min=1),
+        type=click.IntRange(min=1, max=1_000_000),
         help="Closed loop: this many sessions at a time. Without it, open loop: sessions start by --arrival.",
     ),
     named(

@@ -85,10 +85,12 @@ def tool_conditions(options: ToolOptions) -> list[str]:
 
 
 @asynccontextmanager
-async def live_tools(options: ToolOptions, slots: int | None) -> AsyncIterator[LiveTools | None]:
+async def live_tools(
+    options: ToolOptions, slots: int | None, key_env: str
+) -> AsyncIterator[LiveTools | None]:
     """What really executes tool calls, ready; `None` where nothing does. Ends what it started.
 
-    slots: how many calls run at a time; `None` is without limit.
+    slots: how many calls run at a time; `None` is without limit. key_env: see `McpServer`.
     Raises `AgentloadError` if it cannot be started.
     """
     choice = chosen_tools(options.tools)
@@ -99,6 +101,6 @@ async def live_tools(options: ToolOptions, slots: int | None) -> AsyncIterator[L
     from agentload._tools._mcp import McpServer
     from agentload._tools._python import PythonTools
 
-    kind = PythonTools if choice.kind == "python" else McpServer
-    async with kind(choice.what) as executor:
+    tools = PythonTools(choice.what) if choice.kind == "python" else McpServer(choice.what, key_env)
+    async with tools as executor:
         yield ExecutedTools(executor, slots=slots, timeout_s=options.tool_timeout_s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from agentload._one_line import one_line
+
 
 class ToolContext(NamedTuple):
     """Which call a tool is run for. call_id: the model's, or made up where the call is a recorded one."""
@@ -35,8 +37,3 @@ def failed(error: str) -> ToolOutcome:
     """A call that failed, which the model is told in the same words."""
     line = one_line(error)
     return ToolOutcome(f"error: {line}", line)
-
-
-def one_line(text: str) -> str:
-    """The beginning of a text, in one line."""
-    return " ".join(text.split())[:300]

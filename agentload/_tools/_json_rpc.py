@@ -6,14 +6,13 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from agentload._endpoint_options import API_KEY_VARIABLE, PROXY_VARIABLE
-from agentload._tools._executor import one_line
+from agentload._one_line import one_line
 
 LONGEST_LINE_BYTES = 64 * 1024 * 1024
 """A longer message ends the connection."""
@@ -22,9 +21,6 @@ _GRACE_S = 2.0
 """How long the child may take to end once its input has ended, and once more after SIGTERM."""
 
 _METHOD_NOT_FOUND = -32601
-
-_NOT_PASSED_ON = (API_KEY_VARIABLE, PROXY_VARIABLE)
-"""Of the environment: the endpoint's key and the proxy's password are no business of a tool."""
 
 
 class RpcError(Exception):
@@ -44,8 +40,11 @@ class ChildRpc:
         self._answers = asyncio.create_task(self._read_answers())
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> ChildRpc:
-        """Start the child, in a group of its own so that Ctrl-C does not reach it. Raises `OSError`."""
+    async def start(cls, command: Sequence[str], hidden: Collection[str]) -> ChildRpc:
+        """Start the child, in a group of its own so that Ctrl-C does not reach it. Raises `OSError`.
+
+        hidden: names of environment variables that it does not get.
+        """
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -53,7 +52,7 @@ class ChildRpc:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
             limit=LONGEST_LINE_BYTES,
-            env={name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON},
+            env={name: value for name, value in os.environ.items() if name not in hidden},
         )
         return cls(process)
 

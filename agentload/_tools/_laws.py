@@ -27,9 +27,7 @@ A draw is a pure function of seed, session, turn and the call's place in it, in 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator
-from hashlib import blake2b
-from itertools import count, pairwise
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from struct import Struct
@@ -37,9 +35,9 @@ from typing import Any
 
 import msgspec
 
-from agentload._arrivals import gamma, normal
 from agentload._generate._draws import choice_function, quantile_function
 from agentload._portable_math import exp, ln
+from agentload._random_laws import Draw, Uniforms, gamma, normal, uniforms
 from agentload_traces import AgentloadError, ToolCall, decodable
 
 LONGEST_S = 86_400.0
@@ -50,14 +48,7 @@ _Z90 = 1.2815515655446004
 """The standard normal law's quantile of 0.9."""
 
 _WORD_BITS = 32
-_words = Struct("<8Q")
-_length = Struct("<Q")
-_ABOVE_0 = 2.0**-53
-
-Uniforms = Iterator[float]
-"""Numbers between 0 and 1, neither of them included; without end."""
-
-Draw = Callable[[Uniforms], float]
+_number = Struct("<Q")
 """A draw of a law, in seconds."""
 
 
@@ -86,7 +77,7 @@ class Constant(_Law, tag="constant", frozen=True):
 
     def draw(self) -> Draw:
         """See `_Law`."""
-        return lambda uniforms: self.value_s
+        return lambda numbers: self.value_s
 
 
 class Quantiles(_Law, tag="quantiles", frozen=True):
@@ -108,7 +99,7 @@ class Quantiles(_Law, tag="quantiles", frozen=True):
     def draw(self) -> Draw:
         """See `_Law`."""
         value_at = quantile_function(self.points_s, _NS_PER_S)
-        return lambda uniforms: value_at(int(next(uniforms) * 2**_WORD_BITS)) / _NS_PER_S
+        return lambda numbers: value_at(int(next(numbers) * 2**_WORD_BITS)) / _NS_PER_S
 
 
 class LogNormal(_Law, tag="lognormal", frozen=True):
@@ -126,7 +117,7 @@ class LogNormal(_Law, tag="lognormal", frozen=True):
     def draw(self) -> Draw:
         """See `_Law`."""
         median_s, sigma = self.median_s, ln(self.p90_s / self.median_s) / _Z90
-        return lambda uniforms: _times_e_to(median_s, sigma * normal(uniforms))
+        return lambda numbers: _times_e_to(median_s, sigma * normal(numbers))
 
 
 class Gamma(_Law, tag="gamma", frozen=True):
@@ -138,7 +129,7 @@ class Gamma(_Law, tag="gamma", frozen=True):
     def draw(self) -> Draw:
         """See `_Law`."""
         scale_s = self.mean_s / self.shape
-        return lambda uniforms: gamma(self.shape, uniforms) * scale_s
+        return lambda numbers: gamma(self.shape, numbers) * scale_s
 
 
 class Pareto(_Law, tag="pareto", frozen=True):
@@ -149,7 +140,7 @@ class Pareto(_Law, tag="pareto", frozen=True):
 
     def draw(self) -> Draw:
         """See `_Law`."""
-        return lambda uniforms: _times_e_to(self.least_s, -ln(next(uniforms)) / self.shape)
+        return lambda numbers: _times_e_to(self.least_s, -ln(next(numbers)) / self.shape)
 
 
 class Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -179,7 +170,7 @@ class Mixture(_Law, tag="mixture", frozen=True):
         """See `_Law`."""
         draws = [part.of.draw() for part in self.parts]
         which = choice_function({number: part.share for number, part in enumerate(self.parts)})
-        return lambda uniforms: draws[which(int(next(uniforms) * 2**_WORD_BITS))](uniforms)
+        return lambda numbers: draws[which(int(next(numbers) * 2**_WORD_BITS))](numbers)
 
 
 Law = Constant | Quantiles | LogNormal | Gamma | Pareto | Mixture
@@ -239,11 +230,8 @@ def _law(where: str, field: str, value: Any) -> Law:
 def _uniforms(seed: int, session_id: str, turn_id: str, index: int) -> Uniforms:
     """The numbers of one call, whoever asks and whatever was drawn before."""
     session, turn = (text.encode("utf-8", "surrogatepass") for text in (session_id, turn_id))
-    address = b"".join((_length.pack(seed), _length.pack(len(session)), session, turn))
-    for block in count():
-        key = address + _length.pack(index) + _length.pack(block)
-        for word in _words.unpack(blake2b(key, person=b"tool call law").digest()):
-            yield ((word >> 12) + 0.5) * 2 * _ABOVE_0
+    head = _number.pack(seed) + _number.pack(len(session))
+    return uniforms(head + session + turn + _number.pack(index), b"tool call law")
 
 
 def _times_e_to(value: float, power: float) -> float:

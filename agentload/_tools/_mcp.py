@@ -14,7 +14,9 @@ from typing import Any, Self
 
 import msgspec
 
-from agentload._tools._executor import ToolContext, ToolOutcome, failed, one_line
+from agentload._endpoint_options import API_KEY_VARIABLE, PROXY_VARIABLE
+from agentload._one_line import one_line
+from agentload._tools._executor import ToolContext, ToolOutcome, failed
 from agentload._tools._json_rpc import ChildRpc, RpcError
 from agentload_traces import AgentloadError
 
@@ -43,18 +45,23 @@ def server_command(command: str) -> list[str]:
 
 
 class McpServer:
-    """A running server; see `ToolExecutor`. An async context manager."""
+    """A running server; see `ToolExecutor`. An async context manager.
 
-    def __init__(self, command: str) -> None:
+    key_env: environment variable that holds the endpoint's key. Neither it nor what else the replayer keeps
+    its secrets in reaches the server.
+    """
+
+    def __init__(self, command: str, key_env: str = API_KEY_VARIABLE) -> None:
         self._where = f"--tools mcp:{one_line(command)}"
         self._command = server_command(command)
+        self._hidden = {key_env, API_KEY_VARIABLE, PROXY_VARIABLE}
         self._rpc: ChildRpc | None = None
         self.tools: tuple[str, ...] = ()
         """Names of the tools that it has."""
 
     async def __aenter__(self) -> Self:
         try:
-            self._rpc = await ChildRpc.start(self._command)
+            self._rpc = await ChildRpc.start(self._command, self._hidden)
         except OSError as error:
             raise AgentloadError(f"{self._where}: cannot be started: {error.strerror or error}") from None
         try:

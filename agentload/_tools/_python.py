@@ -23,7 +23,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
-from agentload._tools._executor import ToolContext, ToolOutcome, failed, one_line
+from agentload._one_line import one_line
+from agentload._tools._executor import ToolContext, ToolOutcome, failed
 from agentload_traces import AgentloadError
 
 ToolFunction = Callable[[str, str | None, ToolContext], Any]

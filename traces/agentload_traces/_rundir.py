@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -15,7 +15,6 @@ from agentload_traces._results import (
     ClientRow,
     Manifest,
     RequestRow,
-    RequestStatus,
     ToolCallRow,
     too_large_field,
 )
@@ -25,7 +24,6 @@ from agentload_traces._rundir_files import (
     ROW_TYPES,
     filtered_journal,
     is_readable,
-    journal_lines,
     journal_path,
     journal_to_parquet,
     parquet_path,
@@ -47,7 +45,7 @@ class RunWriter:
     another writer is at work in is not resumed: `RunDirectoryError`. As a context manager it closes the
     journals; what `finish` did not see stays a journal, to be read or resumed.
 
-    manifest: may be changed by the caller; `save_manifest` and `finish` write it.
+    manifest: may be changed by the caller; `finish` writes it.
     torn_lines: lines of the journals that `resume` cut off, from the first that was no whole row.
     """
 
@@ -161,13 +159,6 @@ class RunWriter:
         except OSError as error:
             raise _cannot_write(self.path, error) from None
 
-    def save_manifest(self) -> None:
-        """Write the manifest as it is now, the run still going."""
-        try:
-            write_manifest(self.path, self.manifest)
-        except OSError as error:
-            raise _cannot_write(self.path, error) from None
-
     def finish(self, status: Literal["complete", "interrupted"]) -> None:
         """Turn the journals into Parquet (streaming: memory stays bounded), then write the manifest.
 
@@ -197,17 +188,6 @@ class RunWriter:
             self._close_journals()
         finally:
             self._lock.release()
-
-    def completed_sessions(self, is_complete: Callable[[str, Mapping[str, RequestStatus]], bool]) -> set[str]:
-        """Ids of the sessions for which `is_complete(session_id, {turn_id: status})` holds.
-
-        The caller knows how many turns a session has and whether failed ones are to be tried again.
-        """
-        self.flush()
-        statuses: dict[str, dict[str, RequestStatus]] = {}
-        for key, _ in journal_lines(journal_path(self.path, "requests")):
-            statuses.setdefault(key.session_id, {})[key.turn_id] = key.status
-        return {session_id for session_id, turns in statuses.items() if is_complete(session_id, turns)}
 
     def keep_sessions(self, session_ids: Collection[str]) -> int:
         """Take the rows of all other sessions out of the journals; returns the number of request rows taken.

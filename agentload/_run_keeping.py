@@ -15,7 +15,7 @@ from agentload._run_manifest import check_same_run, utc_now
 from agentload_traces import AgentloadError, Manifest, RunReader, RunWriter, TraceReader
 
 
-def record(
+def keep_run(
     play: Callable[[RunWriter], None],
     options: ReplayOptions,
     manifest: Manifest,
