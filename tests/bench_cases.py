@@ -28,7 +28,10 @@ def rows_of(run: Path | str | None) -> list[dict[str, Any]]:
     return RunReader(Path(run)).requests().sort("scheduled_ns").collect().to_dicts()
 
 
-def speed_of(row: dict[str, Any]) -> float:
-    """As Artificial Analysis has it: tokens after the first ones, over the time since these came."""
+def speed_of(row: dict[str, Any]) -> float | None:
+    """As Artificial Analysis has it: tokens after the first ones, over the time since these came.
+
+    `None` of an answer that came in one read, as on a machine that is busy.
+    """
     tokens, gaps_us = row["arrival_tokens"], row["arrival_dt_us"]
-    return float(sum(tokens[1:]) / sum(gaps_us[1:]) * 1e6)
+    return float(sum(tokens[1:]) / sum(gaps_us[1:]) * 1e6) if sum(gaps_us[1:]) else None

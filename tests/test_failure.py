@@ -14,7 +14,7 @@ from agentload._options import Api, EndpointOptions, FailureOptions, LoadOptions
 from agentload._replay import replay
 from agentload._replay_result import ReplayResult
 from agentload_simbackend import TURN_HEADER
-from agentload_traces import RunReader, ToolCall, Turn, write_trace
+from agentload_traces import AgentloadError, RunReader, ToolCall, Turn, write_trace
 
 TURNS = 4
 BROKEN = 1
@@ -203,17 +203,11 @@ def test_every_api_fails_and_recovers_alike(name: str, api: Api, tmp_path: Path)
 
 
 def test_an_endpoint_that_is_gone_is_a_failure_to_connect(tmp_path: Path) -> None:
-    endpoints = []
-
-    def script(number: int, body: dict[str, Any]) -> Reply:
-        return Reply()
-
-    with fake_endpoint_thread(script) as endpoint:
-        endpoints.append(endpoint.url)
+    with fake_endpoint_thread() as endpoint:
         write_trace(tmp_path / "t.jsonl", [Turn(session_id="s", turn_id="t", input_tokens=9)])
     options = ReplayOptions(
-        trace=tmp_path / "t.jsonl", out=tmp_path / "run", target=endpoints[0], clock="wall"
+        trace=tmp_path / "t.jsonl", out=tmp_path / "run", target=endpoint.url, clock="wall"
     )
-    with pytest.raises(Exception, match="cannot reach"):
+    with pytest.raises(AgentloadError, match="cannot reach"):
         replay(options)
     assert not (tmp_path / "run").exists()

@@ -115,7 +115,7 @@ async def test_tls_that_takes_too_long(caplog: pytest.LogCaptureFixture) -> None
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     async with server:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        async with StampingClient(timeouts=Timeouts(connect_s=0.1)) as client:
+        async with StampingClient(timeouts=Timeouts(connect_s=1.0)) as client:
             answer = await client.post(asks(url))
             task = asyncio.create_task(client.post(asks(url)))
             await asyncio.sleep(0.02)

@@ -1,11 +1,10 @@
 """`agentload record` under real clients: pydantic-ai's agent loop, and the SDKs of OpenAI and Anthropic.
 
-They are no dependencies of agentload; `pip install 'pydantic-ai-slim[openai]' openai anthropic` adds them.
+They are no dependencies of agentload, but of its development.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fake_endpoint import Reply, ToolUse, fake_endpoint_thread
 
 from agentload_traces import RunReader, Turn, open_trace, trace_info
@@ -106,14 +104,8 @@ def script(number: int, body: dict[str, Any]) -> Reply:
 CALLS = TURNS - 1 + 6
 
 
-def needs(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-
-
-def recorded(tmp_path: Path, package: str, program: str) -> list[Turn]:
+def recorded(tmp_path: Path, program: str) -> list[Turn]:
     """Record a program, replay its trace, compare the totals; return what was recorded."""
-    needs(package)
     out, run_path = tmp_path / "t.jsonl", tmp_path / "run"
     agentload = [sys.executable, "-m", "agentload"]
     with fake_endpoint_thread(script) as endpoint:
@@ -154,11 +146,10 @@ def _environment() -> dict[str, str]:
 
 
 def test_pydantic_ai(tmp_path: Path) -> None:
-    assert new_share(recorded(tmp_path, "pydantic_ai", PYDANTIC_AI)) < 0.2
+    assert new_share(recorded(tmp_path, PYDANTIC_AI)) < 0.2
 
 
 def test_pydantic_ai_before_the_simulated_server(tmp_path: Path) -> None:
-    needs("pydantic_ai")
     out, run_path = tmp_path / "t.jsonl", tmp_path / "run"
     agentload = [sys.executable, "-m", "agentload"]
     serve = [*agentload, "serve", "gemma4-31b/pd", "--port", "0", "--json"]
@@ -187,8 +178,8 @@ def test_pydantic_ai_before_the_simulated_server(tmp_path: Path) -> None:
 
 
 def test_openai_responses_with_previous_response_ids(tmp_path: Path) -> None:
-    recorded(tmp_path, "openai", OPENAI_RESPONSES)
+    recorded(tmp_path, OPENAI_RESPONSES)
 
 
 def test_anthropic_messages(tmp_path: Path) -> None:
-    assert new_share(recorded(tmp_path, "anthropic", ANTHROPIC)) < 0.2
+    assert new_share(recorded(tmp_path, ANTHROPIC)) < 0.2
