@@ -108,8 +108,8 @@ class FailureOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     *_timeout_s: to open a connection; from the request to the first token; between two reads; in all.
     retries: how often a turn is sent again. retry_on: kinds of failure that are (see `ErrorKind`), comma
-        separated. retry_wait_s: before the first retry, doubled for each further one; a `Retry-After` of the
-        endpoint counts instead, up to retry_max_wait_s.
+        separated. retry_wait_s: before the first retry, doubled for each further one, of which half to all is
+        waited; a `Retry-After` of the endpoint counts instead; one beyond retry_max_wait_s ends the turn.
     on_failure: "end": a session ends with its first failed turn; "continue": what waited for it is sent as
         if it had been answered with no tokens and no tool calls.
     """

@@ -174,7 +174,7 @@ def _allowed(rule: Rule, count: int) -> float:
 
 def _against(rule: Rule, of: Measured) -> str:
     if rule.limit is _part_of_ttft and of.ttft_ns is not None:
-        return f"; the median TTFT is {_shown(of.ttft_ns, 'ms')}"
+        return f"; the median TTFT from when turns were sent is {_shown(of.ttft_ns, 'ms')}"
     if rule.limit is _of_a_gap and of.gap_ns is not None:
         return f"; the median gap is {_shown(of.gap_ns, 'ms')}"
     return ""

@@ -99,7 +99,7 @@ def test_late_sends_are_told_with_the_figures_they_spoil_and_from_when_on() -> N
     reason = only_reason(judge(intervals(), [*on_time, *late]))
     assert reason == (
         "TTFT and session times are not to be trusted from 8 turns at a time on: turns were late by more than"
-        " 5 ms in 80 of 80 turns (p99 9 ms; the median TTFT is 50 ms)."
+        " 5 ms in 80 of 80 turns (p99 9 ms; the median TTFT from when turns were sent is 50 ms)."
     )
     assert " on: " not in only_reason(judge(intervals(), turns(late_ns=9 * MS)))
     one_stumble = [*on_time, *turns(1, late_ns=900 * MS, from_ns=100_000 * MS)]

@@ -64,7 +64,8 @@ FAILURE = option_group(
         default=0.5,
         show_default=True,
         metavar="SECONDS",
-        help="Before the first retry, doubled each time; a Retry-After of the endpoint counts instead.",
+        help="Before the first retry, doubled each time, of which half to all is waited; a Retry-After of the"
+        " endpoint counts instead.",
     ),
     named(
         "--retry-max-wait",

@@ -52,7 +52,7 @@ LOAD = option_group(
         type=_SECONDS,
         default=0.0,
         metavar="SECONDS",
-        help="Turns due in the run's first seconds are played, but left out of the reports.",
+        help="Turns due in the run's first seconds are played, but left out of latencies and speeds.",
     ),
     named(
         "--duration",

@@ -8,10 +8,8 @@ from typing import Any
 from agentload_analysis._summary import Summary
 from agentload_traces import counted
 
-_FIRST = ("speed", "timeout_s", "stall_timeout_s", "on_overflow")
+_FIRST = ("speed", "on_overflow")
 """Options that every report shows, in this order."""
-
-_NAMES = {"stall_timeout_s": "timeout_s"}
 
 _NOT_SHOWN = frozenset(
     [
@@ -38,6 +36,7 @@ _USUAL: dict[str, object] = {
     "query": (),
     "insecure": False,
     "connect_timeout_s": 30.0,
+    "stall_timeout_s": 600.0,
     "retries": 0,
     "on_failure": "end",
     "tools": "recorded",
@@ -63,7 +62,6 @@ def _matters(name: str, options: dict[str, Any]) -> bool:
 
 
 def _shown(name: str, value: object) -> str:
-    name = _NAMES.get(name, name)
     text = " ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
     return f"{name.removesuffix('_s').replace('_', ' ')} {text}{' s' if name.endswith('_s') else ''}"
 

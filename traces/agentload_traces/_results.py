@@ -80,7 +80,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
     attempt: 0 for the first time that a turn is sent. Each attempt is a row, see `RequestStatus`; those but
         the last have no arrivals.
     error_kind: of a row that is "failed" or "retried". finish_reason: as the endpoint gave it.
-    warmup: sent during the run's warm-up; reports leave it out.
+    warmup: due in the run's warm-up; left out of latencies and speeds.
     url_index: which of the run's URLs it was sent to. worker: the worker process that sent it.
     dns_ns, connect_ns, tls_ns: how long opening a connection took, in parts; `None` on a reused one.
     send_ns: from the open connection until the operating system had taken the whole request.
