@@ -163,9 +163,17 @@ _FAILED = frozenset({"error", "abort", "network_error"})
 """Finish reasons of endpoints that failed: OpenRouter and vLLM, vLLM, Zhipu."""
 
 
-@lru_cache(maxsize=65536)
 def piece_tokens(text: str) -> int:
     """Tokens of a delta. They repeat: words at one token an event, and the same phrases of tools."""
+    return _short_tokens(text) if len(text) <= SHORT else text_tokens(text)
+
+
+SHORT = 64
+"""Characters of a text that is remembered: what is longer seldom comes again, and would fill the memory."""
+
+
+@lru_cache(maxsize=65536)
+def _short_tokens(text: str) -> int:
     return text_tokens(text)
 
 

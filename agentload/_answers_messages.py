@@ -100,13 +100,13 @@ class MessagesReader:
         told = (event.usage, event.error, event.agentload)
         if event.type != "content_block_delta" or event.delta is None or told != (None, None, None):
             return None
-        if event.delta.partial_json and event.index not in self._calls:
+        if event.delta.partial_json and _key(event.index) not in self._calls:
             return None
         texts = self._texts(event.index, event.delta)
         return texts[0] if len(texts) == 1 else None
 
     def _take_delta(self, index: Any, delta: _Delta, end: int) -> None:
-        if delta.partial_json and index not in self._calls:
+        if delta.partial_json and _key(index) not in self._calls:
             # Its block never began, or is one whose tool the endpoint runs itself.
             self.gathered.add(delta.partial_json, end, UNKEPT)
             return
@@ -120,7 +120,7 @@ class MessagesReader:
         if delta.thinking:
             texts.append((REASONING, delta.thinking))
         if delta.partial_json:
-            texts.append((self._calls[index].slot, delta.partial_json))
+            texts.append((self._calls[_key(index)].slot, delta.partial_json))
         return texts
 
     def _start_block(self, index: Any, block: _Block, end: int) -> None:
@@ -132,7 +132,7 @@ class MessagesReader:
         gathered.add(block.text or "", end, TEXT)
         given = json_text(block.input) if block.input else ""
         if block.type == "tool_use":
-            call = self._calls[index] = gathered.start_call(block.id)
+            call = self._calls[_key(index)] = gathered.start_call(block.id)
             gathered.name_call(call, block.name, end)
             gathered.add(given, end, call.slot)
         else:
@@ -142,3 +142,8 @@ class MessagesReader:
         if usage is not None:
             self._usage = merged(self._usage, usage)
             self.gathered.usage = fresh_usage_of(self._usage)
+
+
+def _key(index: Any) -> Any:
+    """The index of a block, if it is one; else what stands for it, for foreign indices may be anything."""
+    return index if isinstance(index, int) else repr(index)

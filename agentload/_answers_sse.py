@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agentload._answers_gathered import Reader, piece_tokens
+from agentload._answers_gathered import SHORT, Reader, piece_tokens
 from agentload._answers_json import NOT_JSON, error_message
 from agentload._one_line import one_line
 
@@ -158,5 +158,7 @@ def _learn_string(inner: bytes) -> tuple[str, int] | None:
         return None
     if len(_known) >= _KNOWN_MOST:
         _known.clear()
-    piece = _known[inner] = (text, piece_tokens(text))
+    piece = (text, piece_tokens(text))
+    if len(inner) <= SHORT:
+        _known[inner] = piece
     return piece

@@ -47,7 +47,8 @@ def earlier_of(path: Path, writer: RunWriter, result: ReplayResult, *, live: boo
     tools_end_ns = _tools_end_ns(reader.tool_calls().collect().iter_rows(named=True))
     answered: dict[str, dict[str, KnownEnd]] = {}
     attempts: dict[tuple[str, str], int] = {}
-    clock_start_ns = sent = 0
+    # The clock of a run never goes back, also where no turn ended for long.
+    clock_start_ns, sent = int(reader.client().collect()["at_ns"].max() or 0), 0  # type: ignore[arg-type]
     for row in rows.iter_rows(named=True):
         result.count(row["status"], row["error"])
         clock_start_ns = max(clock_start_ns, row["end_ns"] or 0)

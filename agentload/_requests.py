@@ -41,6 +41,9 @@ trace statistics of agent sessions put 15k of about 19k tokens there)."""
 _LEFT_HISTORIES = 32
 """How many contexts that its agents have left a session remembers, to find them again."""
 
+_LEFT_BYTES = 4 << 20
+"""And how much of them: sessions are many."""
+
 Slices = Generator[None, None, None]
 
 
@@ -174,6 +177,8 @@ class RequestBuilder:
         """
         if history.pieces:
             self._left.append(history)
+            while sum(len(left.data) for left in self._left) > _LEFT_BYTES and len(self._left) > 1:
+                self._left.popleft()
         known = [*self._left, *self._histories.values()]
         shared, closest = max(
             ((shared_tokens(one.runs, prompt.runs), one) for one in known), key=lambda pair: pair[0]

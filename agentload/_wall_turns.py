@@ -93,9 +93,7 @@ class TurnSender:
         except AgentloadError:
             raise  # the run cannot be written: no turn's failure
         except Exception as failure:
-            # One turn must not take down the run and all other sessions with it.
-            row.status, row.error_kind = "failed", "internal"
-            row.error = f"internal error: {type(failure).__name__}: {' '.join(str(failure).split())[:200]}"
+            _internal(row, failure)
             self._record_end(planned, row)
 
     async def _send(self, planned: PlannedTurn, row: RequestRow) -> None:
@@ -115,7 +113,12 @@ class TurnSender:
         if not w.cap.may_send(planned.scheduled_ns):
             self._player.keep_back(planned)
             return
-        await self._attempts(planned, row, built)
+        key = (turn.session_id, turn.turn_id)
+        w.in_flight.add(key)
+        try:
+            await self._attempts(planned, row, built)
+        finally:
+            w.in_flight.discard(key)
 
     async def _built(self, turn: Turn) -> BuiltRequest:
         """The request of a turn; other sessions are served between slices of the work.
@@ -146,7 +149,7 @@ class TurnSender:
                 if self._goes_on_at_once(answer):
                     self._finish_early(planned, attempt, answer)
                     return
-                parsed = await w.parser.parse(answer)
+                parsed = await self._parsed(attempt, answer)
             fill_row(attempt, answer, parsed, w.clock.origin_ns)
             if parsed.error is None:
                 await self._finish(planned, attempt, parsed)
@@ -166,6 +169,14 @@ class TurnSender:
             if w.clock.ending():
                 return
 
+    async def _parsed(self, row: RequestRow, answer: Answer) -> ParsedAnswer:
+        """The answer, parsed. Where the run is stopped meanwhile its row is written nevertheless."""
+        try:
+            return await self._w.parser.parse(answer)
+        except asyncio.CancelledError:
+            self._later(self._record_later(row, answer, ()))
+            raise
+
     async def _ask(self, planned: PlannedTurn, row: RequestRow, built: BuiltRequest) -> Answer:
         w, turn = self._w, planned.turn
         headers = {SESSION_HEADER: encode_id(turn.session_id), TURN_HEADER: encode_id(turn.turn_id)}
@@ -176,8 +187,6 @@ class TurnSender:
         # Of another attempt it is the endpoint that made it late.
         late_ns = w.clock.now_ns() - planned.scheduled_ns if not row.attempt else 0
         w.measure.turn_sent(max(0, late_ns))
-        key = (turn.session_id, turn.turn_id)
-        w.in_flight.add(key)
         try:
             request = HttpRequest(w.endpoint.url_for(w.api, number), built.body, headers)
             answer = await w.client.post(request)
@@ -186,14 +195,17 @@ class TurnSender:
             raise
         finally:
             w.measure.turn_ended()
-            w.in_flight.discard(key)
         w.measure.unread(answer.unread_bytes)
         return answer
 
     def _goes_on_at_once(self, answer: Answer) -> bool:
-        """Whether the session needs to know no more of an answer than that it is whole."""
+        """Whether the session needs to know no more of an answer than that it is whole.
+
+        What a look at it does not find may be worth a retry, so with retries it is parsed first.
+        """
         w = self._w
-        return not w.live and w.tools is None and w.fit is None and ended_well(answer, w.api)
+        waits = w.live or w.tools is not None or w.fit is not None or w.retry.retries > 0
+        return not waits and ended_well(answer, w.api)
 
     def _finish_early(self, planned: PlannedTurn, row: RequestRow, answer: Answer) -> None:
         """Let the session go on; read the answer when there is time."""
@@ -203,11 +215,14 @@ class TurnSender:
         self._later(self._record_later(row, answer, tool_calls))
 
     async def _record_later(self, row: RequestRow, answer: Answer, tool_calls: Sequence[ToolCallRow]) -> None:
+        parsing = self._w.parser.parse(answer)
+        answer = answer._replace(body=b"")  # which is now the parser's, to be put on disk if need be
         try:
-            parsed = await self._w.parser.parse(answer)
+            fill_row(row, answer, await parsing, self._w.clock.origin_ns)
+        except Exception as failure:
+            _internal(row, failure)
         finally:
             self._unread -= 1
-        fill_row(row, answer, parsed, self._w.clock.origin_ns)
         for tool_call in tool_calls:
             self._w.sink.add_tool_call(tool_call)
         self._add(row)
@@ -221,7 +236,11 @@ class TurnSender:
         if w.fit is not None and row.reported_input_tokens is not None:
             self._builder.reported(turn, row.reported_input_tokens)
         if w.tools is not None:
-            calls, results = await w.tools.run(turn, parsed.message, w.clock)
+            try:
+                calls, results = await w.tools.run(turn, parsed.message, w.clock)
+            except asyncio.CancelledError:
+                self._add(row)  # it was answered; its tools were not run to their end
+                raise
         if w.live and parsed.message is not None:
             self._builder.answered(turn, parsed.message, results)
         for tool_call in self._player.complete(planned, row.end_ns, calls):
@@ -248,3 +267,9 @@ class TurnSender:
         self._w.sink.tick(self._w.clock.now_ns())
         if row.status != "retried":
             self._w.progress()
+
+
+def _internal(row: RequestRow, failure: Exception) -> None:
+    """One turn must not take down the run and all other sessions with it."""
+    row.status, row.error_kind = "failed", "internal"
+    row.error = f"internal error: {type(failure).__name__}: {' '.join(str(failure).split())[:200]}"

@@ -380,3 +380,10 @@ def test_what_is_no_stream(api: Api, body: bytes, kind: str) -> None:
 def test_an_identity_encoding_is_none() -> None:
     events = events_of("chat", Reply(text=" a"))
     assert parse_answer(answer_of(events, content_encoding="identity")).error is None
+
+
+def test_a_block_index_that_is_no_number_is_read_like_any_other() -> None:
+    delta = '{"type":"input_json_delta","partial_json":"x"}'
+    data = '{"type":"content_block_delta","index":[0],"delta":%s}' % delta
+    odd = f"event: content_block_delta\ndata: {data}\n\n".encode()
+    assert parse_answer(answer_of([odd]), "messages").error_kind == "cut_off"

@@ -263,3 +263,23 @@ async def test_a_row_that_cannot_be_written_ends_the_run_and_is_no_failed_turn()
         failure = failure.exceptions[0]
     assert isinstance(failure, RunDirectoryError)
     assert len(rows.requests) == 1
+
+
+async def test_an_answer_that_cannot_be_read_is_a_failed_turn_and_no_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise TypeError("unhashable")
+
+    monkeypatch.setattr("agentload._parsing.parse_answer", broken)
+    async with SimServer(build_engine(load_deployment(DEPLOYMENT), 5), seed=5, model="m") as server:
+        # Long enough to be read in the thread, after its session went on.
+        turns = (
+            Turn(session_id="s", turn_id="a", input_tokens=50, output_tokens=400),
+            Turn(session_id="s", turn_id="b", wait_for=("a",), input_tokens=500, output_tokens=400),
+        )
+        rows = await _replay(server.url, [Session("s", turns)])
+    assert [(row.turn_id, row.status, row.error_kind) for row in rows.requests] == [
+        ("a", "failed", "internal"),
+        ("b", "failed", "internal"),
+    ]
