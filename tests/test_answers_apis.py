@@ -383,7 +383,8 @@ def test_an_identity_encoding_is_none() -> None:
 
 
 def test_a_block_index_that_is_no_number_is_read_like_any_other() -> None:
-    delta = '{"type":"input_json_delta","partial_json":"x"}'
-    data = '{"type":"content_block_delta","index":[0],"delta":%s}' % delta
-    odd = f"event: content_block_delta\ndata: {data}\n\n".encode()
+    data = (
+        b'{"type":"content_block_delta","index":[0],"delta":{"type":"input_json_delta","partial_json":"x"}}'
+    )
+    odd = b"event: content_block_delta\ndata: %b\n\n" % data
     assert parse_answer(answer_of([odd]), "messages").error_kind == "cut_off"
