@@ -15,6 +15,7 @@ class ReplayResult(msgspec.Struct):
 
     turns, failed, skipped: turns of the whole run, those from before a resume included. retried: attempts
     that were followed by another, which are no turns. capped: sessions that a cap of the load ended early.
+    tool_errors: calls of really executed tools that failed, since the run was started or resumed.
     valid: whether the client kept up; `None` if that is not judged. invalid_reasons: in words.
     turns_planned: how many turns the run was to play; `None` if the trace was not read to its end.
     first_error, first_skip: why the first of those failed or was not sent.
@@ -31,6 +32,8 @@ class ReplayResult(msgspec.Struct):
     interrupted: bool = False
     retried: int = 0
     capped: int = 0
+    tool_errors: int = 0
+    first_tool_error: str | None = None
     valid: bool | None = None
     invalid_reasons: tuple[str, ...] = ()
 
@@ -54,7 +57,8 @@ class CountingSink:
     def __init__(self, writer: RunWriter, result: ReplayResult) -> None:
         self._add_request = writer.add_request
         self._count = result.count
-        self.add_tool_call: Callable[[ToolCallRow], None] = writer.add_tool_call
+        self._add_tool_call = writer.add_tool_call
+        self._result = result
         self.add_client: Callable[[ClientRow], None] = writer.add_client
         self.tick: Callable[[int], None] = writer.tick
 
@@ -62,3 +66,10 @@ class CountingSink:
         """See `RowSink`."""
         self._add_request(row)
         self._count(row.status, row.error)
+
+    def add_tool_call(self, row: ToolCallRow) -> None:
+        """See `RowSink`."""
+        self._add_tool_call(row)
+        if row.error is not None:
+            self._result.tool_errors += 1
+            self._result.first_tool_error = self._result.first_tool_error or row.error

@@ -15,6 +15,7 @@ from agentload._baseline import measure_baseline
 from agentload._cap import Cap
 from agentload._earlier import Earlier, earlier_of
 from agentload._endpoint import Endpoint, probe_endpoint, simulator_process
+from agentload._endpoint_options import extra_body_of
 from agentload._event_loop import run_to_its_end
 from agentload._feed import SessionFeed
 from agentload._launches import Planned, launches
@@ -92,6 +93,11 @@ def _replay(
     options = msgspec.structs.replace(options, endpoint=asked)
     headers = {**endpoint.connection.headers, **class_headers(options)}
     endpoint = replace(endpoint, connection=replace(endpoint.connection, headers=headers))
+    if unoffered(options):
+        tell(
+            "no tools are offered to the model, so it will call none: add them in the API's own words with"
+            " --extra-body '{\"tools\":[...]}'"
+        )
     head, sessions = _looked_at(setup.sessions(first_and_rest(reader)))
     conditions = (*setup.conditions, *worker_conditions(options, setup.tool_slots))
     manifest = new_manifest(options, about, conditions)
@@ -124,6 +130,12 @@ def _replay(
 
     keep_run(play, options, manifest, reader, result, planned)
     return result
+
+
+def unoffered(options: ReplayOptions) -> bool:
+    """Whether tools are to be executed as a model calls them, of which it is not told."""
+    asks = options.endpoint.history == "live" and options.tooling.tools.startswith(("python:", "mcp:"))
+    return asks and options.endpoint.api != "messages" and "tools" not in extra_body_of(options.endpoint)
 
 
 class _Ended(NamedTuple):

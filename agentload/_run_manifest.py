@@ -1,4 +1,4 @@
-"""A replay's options, and the manifest that records them so that the run can be told apart and finished."""
+"""The manifest of a replay: what it records of the options, and these read back to finish the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import hashlib
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,18 @@ def new_manifest(
         faults_sha256=file_sha256(options.faults) if options.faults else None,
         conditions=(*(simulated.conditions if simulated else ()), *conditions),
         options=recorded_options(options),
-        versions={name: version(name) for name in ("agentload", "aiohttp", "polars")}
-        | {"python": platform.python_version()},
+        versions=_versions(),
         host={"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count() or 0},
         started_at=utc_now(),
     )
+
+
+def _versions() -> dict[str, str]:
+    """Of what times and results may hang on."""
+    versions = {name: version(name) for name in ("agentload", "aiohttp", "polars")}
+    with suppress(PackageNotFoundError):  # runs fall back to the event loop of asyncio
+        versions["uvloop"] = version("uvloop")
+    return versions | {"python": platform.python_version()}
 
 
 def recorded_options(options: ReplayOptions) -> dict[str, OptionValue]:

@@ -23,8 +23,9 @@ from agentload_traces import AgentloadError, Session, SpecError, TraceReader, Tu
 
 
 class RunSetup(NamedTuple):
-    """tool_slots: `None` is without limit. conditions: a sentence each.
+    """What a run is made of besides its trace and target.
 
+    tool_slots: `None` is without limit. conditions: a sentence each.
     context: `None` for an endpoint that does not tell how long one may be.
     """
 

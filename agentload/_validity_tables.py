@@ -37,8 +37,9 @@ class Measured(NamedTuple):
     turns: a row a turn that was sent: late_ns (null for one that was sent again, for it had to wait),
     unread_bytes. intervals: a row an interval of a process with turns under way: lag_ns, cpu_share. Both have
     `bucket`: how many turns were under way, rounded down to a power of two.
-    ttft_ns: the median from when turns were sent. gap_ns: the median of the mean gap between tokens of an
-    answer. Both are `None` if no answer tells them.
+    ttft_ns: the median TTFT of answers, from when turns were sent. gap_ns: the median over answers of
+    (end - first token) / (output tokens - 1), which is TPOT if the first token came alone. Both are `None`
+    if no answer tells them.
     counted_tokens, reported_tokens: of the answers of which both are known.
     """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from agentload._answers import shows_token
 from agentload._cap import Cap
 from agentload._earlier import Earlier
-from agentload._endpoint import Endpoint
+from agentload._endpoint import Connection, Endpoint
 from agentload._endpoint_options import extra_body_of
 from agentload._feed import Launch, SessionFeed
 from agentload._http_client import StampingClient, Timeouts
@@ -146,7 +146,7 @@ class WallRun:
             shows_token=shows_token(options.endpoint.api),
         )
         await stack.enter_async_context(client)
-        count_tokens("loads the vocabulary now, not between two turns")
+        count_tokens("loads the vocabulary and its merges now, not between two turns: qzxwv \ufffd")
         stack.enter_context(quiet_gc())
         await self._start_clock()
         measure = SelfMeasure(self._sink.add_client, now_ns=self._clock.now_ns, worker=self._worker or 0)
@@ -169,6 +169,7 @@ class WallRun:
             tools=self._live_tools,
             attempts=self._earlier.attempts,
             in_flight=self._in_flight,
+            secrets=secrets_of(self._endpoint.connection),
             worker=self._worker,
             progress=self._progress,
         )
@@ -286,3 +287,16 @@ def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+_SHORTEST_SECRET = 6
+"""Shorter values of headers are words, and no secrets."""
+
+
+def secrets_of(connection: Connection) -> tuple[str, ...]:
+    """What is sent and must not be written: values of headers, and what stands behind their schemes."""
+    values = list(connection.headers.values())
+    if connection.proxy is not None and connection.proxy.authorization is not None:
+        values.append(connection.proxy.authorization)
+    parts = [part for value in values for part in (value, value.rpartition(" ")[2])]
+    return tuple(sorted({part for part in parts if len(part) >= _SHORTEST_SECRET}, key=len, reverse=True))

@@ -43,7 +43,8 @@ class Wiring(NamedTuple):
     """What all turns of a run share.
 
     live: the history holds what really came. attempts: failed attempts of a turn, by session and turn id,
-    from before the run was resumed. in_flight: turns on their way, by the same.
+    from before the run was resumed. in_flight: turns on their way, by the same. secrets: what no row may
+    hold, should an endpoint repeat it.
     """
 
     client: StampingClient
@@ -62,6 +63,7 @@ class Wiring(NamedTuple):
     tools: LiveTools | None
     attempts: Mapping[tuple[str, str], int]
     in_flight: set[tuple[str, str]]
+    secrets: tuple[str, ...]
     worker: int | None
     progress: Callable[[], None]
 
@@ -263,6 +265,9 @@ class TurnSender:
         self._add(row)
 
     def _add(self, row: RequestRow) -> None:
+        if row.error is not None:
+            for secret in self._w.secrets:
+                row.error = row.error.replace(secret, "***")
         self._w.sink.add_request(row)
         self._w.sink.tick(self._w.clock.now_ns())
         if row.status != "retried":

@@ -35,8 +35,9 @@ _ONE_CLOCK = get_clock_info("monotonic").implementation == get_clock_info("perf_
 
 
 class Job(NamedTuple):
-    """entry: "module:function", called with `argument` and the `Worker`; what it returns goes to the parent.
+    """What a worker process is to do.
 
+    entry: "module:function", called with `argument` and the `Worker`; what it returns goes to the parent.
     number, workers: which of how many workers this is.
     """
 

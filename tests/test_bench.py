@@ -229,6 +229,13 @@ def test_the_options_of_an_endpoint_hold(tmp_path: Path) -> None:
         assert json.loads(result.output)["model"] == "other"
 
 
+@pytest.mark.parametrize("option", [("--history", "live"), ("--tokens", "server")])
+def test_options_of_further_turns_are_none_of_a_benchmark(option: tuple[str, str]) -> None:
+    result = run("aa", *option)
+    assert result.exit_code == 2
+    assert f"No such option '{option[0]}'" in result.stderr
+
+
 def test_a_served_deployment_on_the_wall_clock_and_by_its_url(tmp_path: Path) -> None:
     words = ["--inputs", "300", "--output-tokens", "40", "--requests", "3", "--json"]
     served = run("aa", *words, "--clock", "wall", "--out", str(tmp_path / "b"))

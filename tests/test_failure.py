@@ -58,7 +58,7 @@ TIMEOUTS = {"no first token": "first_token_timeout_s", "stall": "stall_timeout_s
 def failure(name: str = "", **options: Any) -> FailureOptions:
     """Options under which the failure of this name is met; other turns have time even on a busy machine."""
     if name in TIMEOUTS:
-        options[TIMEOUTS[name]] = 1.0
+        options[TIMEOUTS[name]] = 2.0
     return FailureOptions(retry_wait_s=0.001, **options)
 
 
@@ -211,3 +211,14 @@ def test_an_endpoint_that_is_gone_is_a_failure_to_connect(tmp_path: Path) -> Non
     with pytest.raises(AgentloadError, match="cannot reach"):
         replay(options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_key_that_an_endpoint_repeats_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTLOAD_API_KEY", "sk-secret-99")
+    reply = Reply(status=401, message="no such key: Bearer sk-secret-99")
+    result, rows, _ = run_of(tmp_path, failing_from(reply, 1), failure())
+    assert rows[1]["error"] == result.first_error == "HTTP 401: no such key: ***"
+    for path in (tmp_path / "run").iterdir():
+        assert b"sk-secret-99" not in path.read_bytes()

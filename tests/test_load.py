@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from load_cases import load_options
 from session_graphs import sessions
 from test_virtual import Rows
 
@@ -21,7 +22,7 @@ from agentload._load import (
     pace_of,
     warmup_ns,
 )
-from agentload._options import LoadOptions, ReplayOptions
+from agentload._options import LoadOptions
 from agentload._prompts import PromptPlanner, shared_tokens
 from agentload._virtual import VirtualRun
 from agentload_simbackend import EngineRequest
@@ -29,18 +30,6 @@ from agentload_simbackend.testing import FixedStepEngine
 from agentload_traces import PrefixBlocks, RequestRow, Session, ToolCall, Turn
 
 S, MS = 1_000_000_000, 1_000_000
-
-
-def _options(
-    workers: int = 1, clock: str = "virtual", slots: int | None = None, **load: Any
-) -> ReplayOptions:
-    return ReplayOptions(
-        trace="t",  # type: ignore[arg-type]
-        out="o",  # type: ignore[arg-type]
-        clock=clock,  # type: ignore[arg-type]
-        workers=workers,
-        load=LoadOptions(**load),
-    )
 
 
 def _chain(session_id: str, count: int, start_ms: float | None = None, **fields: Any) -> Session:
@@ -63,7 +52,7 @@ def _chain(session_id: str, count: int, start_ms: float | None = None, **fields:
 def _play(
     many: list[Session], cap: Cap | None = None, planned: Planned | None = None, **load: Any
 ) -> list[RequestRow]:
-    options = _options(**load)
+    options = load_options(**load)
     check_load(options)
     rows = Rows()
     VirtualRun(
@@ -108,13 +97,15 @@ _PARTS = st.fixed_dictionaries(
     load=_LOADS,
     parts=_PARTS,
     cut=st.fixed_dictionaries(
-        {}, optional={"max_duration_s": st.floats(5, 20), "max_requests": st.integers(1, 9)}
+        {},
+        # Longer than any warm-up.
+        optional={"max_duration_s": st.floats(5.001, 20), "max_requests": st.integers(1, 9)},
     ),
 )
 def test_each_turn_is_played_once_after_what_it_waits_for(
     many: tuple[Session, ...], load: dict[str, Any], parts: dict[str, Any], cut: dict[str, Any]
 ) -> None:
-    options = _options(**load, **parts, **cut)
+    options = load_options(**load, **parts, **cut)
     planned, cap = Planned(), cap_of(options.load)
     rows = _play(list(many), cap, planned, **load, **parts, **cut)
     done = {(row.session_id, row.turn_id): row for row in rows}
@@ -236,7 +227,7 @@ class _Prompts(FixedStepEngine):
 
 def _prompts(session: Session, **load: Any) -> list[EngineRequest]:
     engine = _Prompts(step_ns=MS, prefill_ns=MS)
-    options = _options(**load)
+    options = load_options(**load)
     VirtualRun(engine, make_feed([session], options), Rows(), max_turns=options.load.max_turns).run()
     return engine.asked
 
@@ -289,7 +280,7 @@ def test_repetitions_and_salts_share_no_prefix() -> None:
     ]
 
     def launched(**load: Any) -> list[Launch]:
-        feed = make_feed(many, _options(concurrency=9, **load))
+        feed = make_feed(many, load_options(concurrency=9, **load))
         return [feed.take() for _ in range(6) if feed.next_start_ns(0, 0) is not None]
 
     plain, other = launched(repeat=3), launched(repeat=3, salt="x")
@@ -316,7 +307,7 @@ def test_a_trace_that_can_be_read_again_is_not_held() -> None:
             return iter([_chain("a", 1), _chain("b", 1)])
 
     sessions = Again()
-    feed = make_feed(sessions, _options(concurrency=1, repeat=3, max_sessions=5))
+    feed = make_feed(sessions, load_options(concurrency=1, repeat=3, max_sessions=5))
     taken = []
     while feed.next_start_ns(0, 0) is not None:
         taken.append(feed.take().session.session_id)

@@ -7,22 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from load_cases import load_options
 
 from agentload._load import check_load, check_slots, pace_of, resolved_load, slots_of, worker_conditions
-from agentload._options import LoadOptions, ReplayOptions
+from agentload._options import LoadOptions
 from agentload_traces import AgentloadError
-
-
-def _options(
-    workers: int = 1, clock: str = "virtual", slots: int | None = None, **load: Any
-) -> ReplayOptions:
-    return ReplayOptions(
-        trace="t",  # type: ignore[arg-type]
-        out="o",  # type: ignore[arg-type]
-        clock=clock,  # type: ignore[arg-type]
-        workers=workers,
-        load=LoadOptions(**load),
-    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +55,7 @@ def _options(
 )
 def test_options_that_contradict_each_other_are_told_in_one_line(load: dict[str, Any], says: str) -> None:
     with pytest.raises(AgentloadError, match=says) as told:
-        check_load(_options(**load))
+        check_load(load_options(**load))
     assert "\n" not in str(told.value)
 
 
@@ -84,12 +73,12 @@ def test_options_that_contradict_each_other_are_told_in_one_line(load: dict[str,
     ],
 )
 def test_options_that_go_together_pass(load: dict[str, Any]) -> None:
-    check_load(_options(**load))
+    check_load(load_options(**load))
 
 
 @given(slots=st.integers(1, 50), workers=st.integers(1, 8))
 def test_slots_for_tools_are_divided_among_workers(slots: int, workers: int) -> None:
-    options = _options(workers=workers, clock="wall")
+    options = load_options(workers=workers, clock="wall")
     parts = [slots_of(slots, (number, workers)) for number in range(workers)]
     assert sum(part or 0 for part in parts) == slots
     assert bool(worker_conditions(options, slots)) == (workers > 1)
@@ -102,17 +91,17 @@ def test_slots_for_tools_are_divided_among_workers(slots: int, workers: int) -> 
 
 
 def test_tools_without_limit_need_no_division() -> None:
-    options = _options(workers=4, clock="wall")
+    options = load_options(workers=4, clock="wall")
     check_slots(options, None)
     assert slots_of(None, (1, 4)) is None
     assert worker_conditions(options, None) == ()
 
 
 def test_a_random_salt_is_drawn_once_for_a_run() -> None:
-    one, other = resolved_load(_options(salt="random")), resolved_load(_options(salt="random"))
+    one, other = resolved_load(load_options(salt="random")), resolved_load(load_options(salt="random"))
     assert one.load.salt != other.load.salt
     assert resolved_load(one) == one
-    assert resolved_load(_options(salt="mine")).load.salt == "mine"
+    assert resolved_load(load_options(salt="mine")).load.salt == "mine"
     check_load(one)
 
 

@@ -346,6 +346,17 @@ def test_virtual_time_has_no_client(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (summary["retried"], summary["per_url"], summary["per_worker"]) == (0, [], [])
 
 
+def test_kinds_of_failed_turns_are_told_in_virtual_time_too(tmp_path: Path) -> None:
+    rows = agent_session(1, 3)
+    for number, kind in enumerate(("reset", "unavailable", "reset")):
+        rows.append(failed_row(f"other-{number}", "t0", 0, None, "HTTP 503"))
+        rows[-1].error_kind = kind  # type: ignore[assignment]
+    assert summarise(write_run(tmp_path / "run", rows))["failed_by_kind"] == [
+        {"kind": "reset", "turns": 2},
+        {"kind": "unavailable", "turns": 1},
+    ]
+
+
 NEW_COLUMNS = [
     *("attempt", "error_kind", "finish_reason", "warmup", "url_index", "worker", "dns_ns", "connect_ns"),
     *("tls_ns", "send_ns", "first_byte_ns", "unread_bytes", "reasoning_tokens", "cache_written_tokens"),

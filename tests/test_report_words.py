@@ -115,8 +115,8 @@ def test_a_changed_pace_is_told_in_the_headline(
 
 
 def test_a_timeout_has_its_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = write_run(tmp_path / "run", agent_session(1, 3), options={"timeout_s": 600.0})
-    assert "timeout 600.0 s;" in words(report(capsys, run))
+    run = write_run(tmp_path / "run", agent_session(1, 3), options={"stall_timeout_s": 30.0})
+    assert "stall timeout 30.0 s;" in words(report(capsys, run))
 
 
 def test_the_notes_tell_the_fast_end_the_unit_and_from_when_a_ttft_counts(

@@ -178,7 +178,8 @@ def _options(kind: BenchKind, cases: tuple[BenchCase, ...], values: dict[str, An
     from agentload._replay import is_url
 
     clock: Literal["virtual", "wall"] | None = values.pop("clock")
-    endpoint = EndpointOptions(**{name: values.pop(name) for name in EndpointOptions.__struct_fields__})
+    names = [name for name in EndpointOptions.__struct_fields__ if name in values]
+    endpoint = EndpointOptions(**{name: values.pop(name) for name in names})
     return BenchOptions(
         kind=kind,
         cases=cases,

@@ -1,4 +1,4 @@
-"""Options of an endpoint: its API, its key, how it is reached, and what is sent."""
+"""Options of an endpoint: its API, its key and how it is reached; and of the prompts that it is sent."""
 
 from __future__ import annotations
 
@@ -39,21 +39,6 @@ ENDPOINT = option_group(
         help="chat, responses, completions: OpenAI's. messages: Anthropic's.",
     ),
     named("--model", help="Model to ask an endpoint for (default: the first it lists)."),
-    named(
-        "--history",
-        type=click.Choice(["recorded", "live"]),
-        default="recorded",
-        show_default=True,
-        help="What later turns send of earlier answers: the trace's text, or what really came.",
-    ),
-    named(
-        "--tokens",
-        type=click.Choice(["o200k", "server"]),
-        default="o200k",
-        show_default=True,
-        help="Whose count of a prompt is to be the trace's. server: prompts are fitted to the usage that the"
-        " endpoint reports.",
-    ),
     named(
         "--force-output",
         is_flag=True,
@@ -109,3 +94,23 @@ ENDPOINT = option_group(
     ),
     named("--unix-socket", type=_FILE, metavar="PATH", help="Connect to this socket instead of to the host."),
 )
+
+PROMPTS = option_group(
+    "Prompts",
+    named(
+        "--history",
+        type=click.Choice(["recorded", "live"]),
+        default="recorded",
+        show_default=True,
+        help="What later turns send of earlier answers: the trace's text, or what really came.",
+    ),
+    named(
+        "--tokens",
+        type=click.Choice(["o200k", "server"]),
+        default="o200k",
+        show_default=True,
+        help="Whose count of a prompt is to be the trace's. server: prompts are fitted to the usage that the"
+        " endpoint reports.",
+    ),
+)
+"""What only means something where sessions have further turns."""

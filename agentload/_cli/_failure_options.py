@@ -55,7 +55,9 @@ FAILURE = option_group(
         default="connect,connect_timeout,reset,rate_limited,unavailable",
         show_default=True,
         metavar="KINDS",
-        help="Which failures are worth a retry.",
+        help="Which failures are worth a retry, of: connect, tls, connect_timeout, first_token_timeout,"
+        " stall_timeout, total_timeout, reset, cut_off, rate_limited (429), unavailable (5xx), refused (other"
+        " statuses), not_a_stream, bad_stream, error_event, empty.",
     ),
     named(
         "--retry-wait",

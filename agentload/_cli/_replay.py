@@ -22,6 +22,7 @@ _SHOWN = (
     "skipped",
     "retried",
     "capped",
+    "tool_errors",
     "interrupted",
     "valid",
     "invalid_reasons",

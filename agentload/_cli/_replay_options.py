@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from agentload._cli._endpoint_options import ENDPOINT
+from agentload._cli._endpoint_options import ENDPOINT, PROMPTS
 from agentload._cli._failure_options import FAILURE
 from agentload._cli._interrupts import like_ctrl_c
 from agentload._cli._load_options import LOAD
@@ -114,7 +114,7 @@ RUN = option_group(
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options to a command."""
-    return add_options(command, (RUN, LOAD, ENDPOINT, FAILURE, TOOLS))
+    return add_options(command, (RUN, LOAD, ENDPOINT, PROMPTS, FAILURE, TOOLS))
 
 
 def replay_with_progress(trace: Path | None, values: dict[str, Any]) -> ReplayResult:
@@ -203,8 +203,15 @@ def exit_code(result: ReplayResult) -> Literal[0, 1]:
             f"interrupted: what was recorded is kept in {result.path}; finish it with --resume {result.path}",
             err=True,
         )
+    if result.tool_errors:
+        click.echo(
+            f"warning: {result.tool_errors} tool calls failed;"
+            f" first: {printable(str(result.first_tool_error))}",
+            err=True,
+        )
     lines_lost = result.trace.lines_skipped > 0
-    return 1 if result.failed or result.skipped or result.interrupted or lines_lost else 0
+    wrong = result.failed or result.skipped or result.tool_errors or result.interrupted or lines_lost
+    return 1 if wrong else 0
 
 
 def _default_out(trace: Path) -> Path:

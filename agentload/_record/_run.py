@@ -34,8 +34,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class RecordOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """out: the trace. session_header: a header that names sessions, before those that are known.
+    """What to record, and into which trace.
 
+    out: the trace. session_header: a header that names sessions, before those that are known.
     keep_text: record prompts and answers too. command: to be run with its base URLs set to the proxy's;
     without one, the recording ends by a signal.
     """

@@ -1,6 +1,7 @@
 """What a wall-clock run tells of the client: lateness, connections, attempts, token counts, its own load.
 
-In virtual time there is no client, and all of it is `None` or empty. Keys: analysis/README.md.
+In virtual time there is no client, and all of it but the kinds of failure is `None` or empty. Keys:
+analysis/README.md.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ def client_side(snapshot: Snapshot) -> Figures:
     """The part of a summary that is about the client."""
     manifest = snapshot.manifest
     baseline = None if manifest.baseline is None else msgspec.to_builtins(manifest.baseline)
+    failed_by_kind = [
+        {"kind": row["kind"], "turns": row["attempts"]} for row in _by_kind(snapshot.requests, FAILED)
+    ]
     if manifest.clock != "wall":
         return {
             "baseline": baseline,
@@ -36,7 +40,7 @@ def client_side(snapshot: Snapshot) -> Figures:
             "connections_ms": None,
             "retried": 0,
             "retried_by_kind": [],
-            "failed_by_kind": [],
+            "failed_by_kind": failed_by_kind,
             "token_counts": None,
             "client": None,
             "per_url": [],
@@ -50,9 +54,7 @@ def client_side(snapshot: Snapshot) -> Figures:
         "connections_ms": _connections(attempts),
         "retried": sum(row["attempts"] for row in by_kind),
         "retried_by_kind": by_kind,
-        "failed_by_kind": [
-            {"kind": row["kind"], "turns": row["attempts"]} for row in _by_kind(requests, FAILED)
-        ],
+        "failed_by_kind": failed_by_kind,
         "token_counts": _token_counts(requests),
         "client": _own_load(snapshot.client),
         "per_url": _by_number(requests, "url_index"),

@@ -28,7 +28,7 @@ def turns_only(requests: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def in_warmup(requests: pl.LazyFrame) -> pl.Expr:
-    """Whether a turn was sent in the run's warm-up; tables that do not tell it had none."""
+    """Whether a turn was due in the run's warm-up; tables that do not tell it had none."""
     known = "warmup" in requests.collect_schema()
     return pl.col("warmup").fill_null(False) if known else pl.lit(False)
 
