@@ -230,7 +230,7 @@ def test_the_options_of_an_endpoint_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [("--history", "live"), ("--tokens", "server")])
-def test_options_of_further_turns_are_none_of_a_benchmark(option: tuple[str, str]) -> None:
+def test_options_of_prompts_are_none_of_a_benchmark(option: tuple[str, str]) -> None:
     result = run("aa", *option)
     assert result.exit_code == 2
     assert f"No such option '{option[0]}'" in result.stderr

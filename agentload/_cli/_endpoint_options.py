@@ -113,4 +113,4 @@ PROMPTS = option_group(
         " endpoint reports.",
     ),
 )
-"""What only means something where sessions have further turns."""
+"""No options of a benchmark: its sessions have no later turns, and its prompts are counted in o200k_base."""
