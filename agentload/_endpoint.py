@@ -62,7 +62,7 @@ class Endpoint:
     model: str
     api: Api = "chat"
     connection: Connection = field(default_factory=Connection)
-    query: str = ""
+    query: str = field(default="", repr=False)
     balance: Literal["session", "turn"] = "session"
     simulated: SimulatedModel | None = None
     max_model_len: int | None = None
@@ -133,6 +133,10 @@ def _checked(url: str, answer: Answer) -> list[_Model]:
         if answer.error_kind == "bad_stream":
             raise AgentloadError(f"{url} does not speak HTTP: {answer.error}")
         raise AgentloadError(f"cannot reach {url}: {answer.error}")
+    if answer.status == 401:
+        raise AgentloadError(f"{url}/v1/models answers HTTP 401: the key is missing or wrong; see --key-env")
+    if answer.error is not None:
+        raise AgentloadError(f"{url}/v1/models: the list of models broke off: {answer.error}")
     return _models(answer.body) if answer.status == 200 else []
 
 

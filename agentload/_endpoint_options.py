@@ -88,9 +88,8 @@ def base_url_of(url: str) -> str:
     if usable and "@" in parts.netloc:
         raise AgentloadError(f"the URL of the endpoint holds a password; put the key into {API_KEY_VARIABLE}")
     if not usable or " " in url:
-        shown = url.rpartition("@")[2].partition("?")[0]
         raise AgentloadError(
-            f"{shown!r}: not an endpoint; it must be http(s)://HOST[:PORT][/PATH]"
+            f"{without_secrets(url)!r}: not an endpoint; it must be http(s)://HOST[:PORT][/PATH]"
             + (", with what follows ? in --query" if "?" in url else "")
         )
     base = url.rstrip("/")
@@ -99,13 +98,19 @@ def base_url_of(url: str) -> str:
     return base.removesuffix("/v1")
 
 
+def without_secrets(url: str) -> str:
+    """A URL, or what was meant for one, without password and query."""
+    scheme, mark, rest = url.partition("?")[0].rpartition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+
+
 def query_of(query: Iterable[str]) -> str:
     """What follows the path of a URL: `?name=value&...`, or nothing."""
     pairs = []
     for each in query:
         name, equals, value = each.partition("=")
         if not equals or not name or not each.isprintable():
-            raise AgentloadError(f"--query {name!r}: must be NAME=VALUE, such as api-version=2024-10-21")
+            raise AgentloadError("--query: must be NAME=VALUE, such as api-version=2024-10-21")
         pairs.append(f"{quote(name, safe='')}={quote(value, safe='', errors='surrogateescape')}")
     return f"?{'&'.join(pairs)}" if pairs else ""
 
@@ -157,7 +162,8 @@ def _headers(options: EndpointOptions) -> dict[str, str]:
     for name, value in options.headers:
         folded = name.lower()
         if not _NAME.fullmatch(name):
-            raise AgentloadError(f"--header {name!r}: is no name of a header")
+            # It may be a whole header, secret and all.
+            raise AgentloadError("--header: what stands before the colon is no name of a header")
         if folded in _OURS:
             raise AgentloadError(f"--header {name}: is set by the client itself")
         if folded in given:
@@ -176,6 +182,14 @@ def _headers(options: EndpointOptions) -> dict[str, str]:
 
 def _is_header_value(value: str) -> bool:
     return value.isascii() and value.replace("\t", " ").isprintable()
+
+
+def secrets_given(options: EndpointOptions) -> tuple[str, ...]:
+    """Names of the secrets that are sent beside headers: "key", "proxy password"."""
+    given = ["key"] if read_key(options.key_env, options.key_file) else []
+    if options.proxy is not None and os.environ.get(PROXY_VARIABLE, "").strip():
+        given.append("proxy password")
+    return tuple(given)
 
 
 def read_key(key_env: str, key_file: Path | None) -> str:
@@ -229,7 +243,7 @@ def _proxy(url: str) -> Proxy:
     if "@" in url:
         raise AgentloadError(f"--proxy: its URL holds a password; put user:password into {PROXY_VARIABLE}")
     if not usable or host is None:
-        raise AgentloadError(f"--proxy {url!r}: must be http://HOST[:PORT]")
+        raise AgentloadError("--proxy: must be http://HOST[:PORT]")
     credentials = os.environ.get(PROXY_VARIABLE, "").strip()
     if not credentials:
         return Proxy(host, port or 80)

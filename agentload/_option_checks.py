@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentload._endpoint import check_endpoint
-from agentload._endpoint_options import extra_body_of
+from agentload._endpoint_options import base_url_of, extra_body_of
 from agentload._load import check_load
 from agentload._options import EndpointOptions, FailureOptions, ReplayOptions
 from agentload._requests_fields import check_extra_body
@@ -22,6 +22,8 @@ def check_options(options: ReplayOptions, *, url: bool) -> None:
 
     url: the target is an endpoint, not a deployment.
     """
+    if url:
+        base_url_of(options.target)  # before anything else may print it
     for reason in _of_target(options, url=url):
         raise AgentloadError(reason)
     check_load(options)

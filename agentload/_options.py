@@ -174,6 +174,11 @@ class ReplayOptions(msgspec.Struct, kw_only=True, frozen=True):
     failure: FailureOptions = FailureOptions()
     tooling: ToolOptions = ToolOptions()
 
+    @property
+    def target_is_url(self) -> bool:
+        """Whether the target is an endpoint's URL."""
+        return "://" in self.target
+
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
     "load": LoadOptions,

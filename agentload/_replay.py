@@ -29,7 +29,8 @@ def is_url(target: str) -> bool:
         return True
     host, colon, port = target.partition(":")
     if colon and port.split("/")[0].isdigit() and not Path(target).exists():
-        raise AgentloadError(f"{target}: an endpoint needs its scheme, such as http://{host}:{port}")
+        port = port.split("/")[0]
+        raise AgentloadError(f"{host}:{port}: an endpoint needs its scheme, such as http://{host}:{port}")
     return False
 
 

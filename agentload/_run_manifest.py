@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from agentload._options import GROUPS, ReplayOptions
+from agentload._endpoint_options import PROXY_VARIABLE, extra_body_of, secrets_given
+from agentload._options import GROUPS, EndpointOptions, ReplayOptions
+from agentload._tools import laws_file
 from agentload_simbackend import Deployment, SimulatedModel
 from agentload_traces import AgentloadError, Manifest, OptionValue, RunReader, decodable
 
@@ -64,9 +66,22 @@ def recorded_options(options: ReplayOptions) -> dict[str, OptionValue]:
     recorded = {name: value for name, value in structs.asdict(options).items() if name not in _UNRECORDED}
     for group in GROUPS:
         recorded |= structs.asdict(getattr(options, group))
-    # A header's value may be a secret.
-    recorded["headers"] = tuple(name for name, _ in options.endpoint.headers)
+    # Their values may be secrets.
+    recorded |= {name: names or None for name, names in _names_of(options.endpoint).items()}
+    if options.target_is_url:
+        recorded["secrets"] = secrets_given(options.endpoint)
+    if (laws := laws_file(options.tooling)) is not None:
+        recorded["laws_sha256"] = file_sha256(laws)
     return {name: _plain(value) for name, value in recorded.items()}
+
+
+def _names_of(options: EndpointOptions) -> dict[str, tuple[str, ...]]:
+    """Of what is given once more when a run is resumed, the names."""
+    return {
+        "headers": tuple(name for name, _ in options.headers),
+        "query": tuple(each.partition("=")[0] for each in options.query),
+        "extra_body": tuple(extra_body_of(options)),
+    }
 
 
 def resumed_options(
@@ -76,13 +91,15 @@ def resumed_options(
     target: str | None = None,
     faults: Path | None = None,
     headers: tuple[tuple[str, str], ...] = (),
+    query: tuple[str, ...] = (),
+    extra_body: str | None = None,
     key_file: Path | None = None,
 ) -> ReplayOptions:
     """The options that an interrupted run was started with.
 
     trace, target, faults, key_file: where these files now are, if moved, or if the paths that the run has of
     them are relative to another directory. What they hold is checked when the run goes on.
-    headers: those of the run once more, for their values are not recorded.
+    headers, query, extra_body: those of the run once more, for their values are not recorded.
     Raises `AgentloadError` if the run or one of its files is not there any more, or is of another kind.
     """
     manifest = RunReader(run).manifest
@@ -93,32 +110,54 @@ def resumed_options(
     values = {name: value for name, value in manifest.options.items() if value is not None}
     used_faults = _faults_of(run, values.pop("faults", None), faults)
     used = _target_of(run, manifest, target)
-    _check_headers(run, values.pop("headers", ()), headers)
+    again = EndpointOptions(headers=headers, query=query, extra_body=extra_body)
+    _check_names(run, values, again)
+    secrets: Any = values.pop("secrets", ())
+    laws_sha256 = values.pop("laws_sha256", None)
     if key_file is not None:
         values["key_file"] = str(key_file)
     grouped: dict[str, Any] = {
         group: {name: values.pop(name) for name in kind.__struct_fields__ if name in values}
         for group, kind in GROUPS.items()
     }
-    grouped["endpoint"]["headers"] = headers
+    grouped["endpoint"] |= {"headers": headers, "query": query, "extra_body": extra_body}
     known = {**values, **grouped, "clock": manifest.clock, "seed": manifest.seed, "resume": True}
     # Paths stay what they are, which may be no text.
     try:
         options = msgspec.convert({**known, "trace": "", "out": ""}, ReplayOptions, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise AgentloadError(f"{run}/manifest.json: options: {error}") from None
+    _check_secrets(run, secrets, options.endpoint)
+    laws = laws_file(options.tooling)
+    if laws is not None and laws.is_file() and file_sha256(laws) != laws_sha256:
+        raise AgentloadError(f"{laws}: {run} cannot be finished, for the laws changed since it was started")
     return structs.replace(options, trace=path, out=run, target=used, faults=used_faults)
 
 
-def _check_headers(run: Path, recorded: object, given: tuple[tuple[str, str], ...]) -> None:
-    names = [name.lower() for name, _ in given]
-    needed = [str(name).lower() for name in recorded] if isinstance(recorded, list | tuple) else []
-    if sorted(names) != sorted(needed):
-        wanted = " ".join(f"--header {name}:VALUE" for name in needed) or "none"
-        raise AgentloadError(
-            f"--resume {run}: give the headers that it was started with, for their values are not recorded:"
-            f" {wanted}"
-        )
+_AGAIN = {"headers": "--header {}:VALUE", "query": "--query {}=VALUE", "extra_body": "--extra-body with {}"}
+
+
+def _check_names(run: Path, values: dict[str, Any], given: EndpointOptions) -> None:
+    """Take out what is recorded by name only, and see that it is given once more."""
+    for option, names in _names_of(given).items():
+        needed = [str(name) for name in values.pop(option, ())]
+        if sorted(map(str.lower, names)) != sorted(map(str.lower, needed)):
+            wanted = " ".join(_AGAIN[option].format(name) for name in needed) or "none"
+            raise AgentloadError(
+                f"--resume {run}: give the {option.replace('_', ' ')} that it was started with, for values"
+                f" are not recorded: {wanted}"
+            )
+
+
+def _check_secrets(run: Path, needed: Sequence[str], given: EndpointOptions) -> None:
+    missing = sorted(set(needed) - set(secrets_given(given)))
+    if missing:
+        where = {
+            "key": f"set {given.key_env} or give --key-file FILE",
+            "proxy password": f"set {PROXY_VARIABLE}",
+        }
+        wanted = "; ".join(f"{name}: {where[name]}" for name in missing if name in where)
+        raise AgentloadError(f"--resume {run}: was started with secrets that are not there now: {wanted}")
 
 
 def _faults_of(run: Path, recorded: object, given: Path | None) -> Path | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PROBLEMS_SHOWN = 10
 
-_MAY_HAVE_MOVED = ("target", "faults", "key_file", "headers")
+_MAY_HAVE_MOVED = ("target", "faults", "key_file", "headers", "query", "extra_body")
 """Options of files, which a run that is resumed may find elsewhere, and of values that are not recorded."""
 
 
@@ -106,8 +106,8 @@ RUN = option_group(
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         metavar="RUN",
         help="Finish an interrupted run with the trace and the options that it was started with. TRACE,"
-        " --target, --faults, --key-file and --header may say where their files now are, and what their"
-        " values were.",
+        " --target, --faults and --key-file may say where their files now are; --header, --query and"
+        " --extra-body are given once more, for values are not recorded.",
     ),
 )
 

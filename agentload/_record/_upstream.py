@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from agentload._endpoint_options import API_KEY_VARIABLE, checked_tls, read_key
+from agentload._endpoint_options import API_KEY_VARIABLE, checked_tls, read_key, without_secrets
 from agentload._http_open import Tls, tls_context
 from agentload._record._http import Head
 from agentload_traces import AgentloadError
@@ -83,7 +83,7 @@ def _checked(url: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable or " " in url:
-        raise AgentloadError(f"--upstream {url!r}: must be http(s)://HOST[:PORT][/PATH]")
+        raise AgentloadError(f"--upstream {without_secrets(url)!r}: must be http(s)://HOST[:PORT][/PATH]")
     if "@" in parts.netloc:
         raise AgentloadError("--upstream: the URL holds a password; the client's own key is passed on")
     return parts

@@ -22,6 +22,7 @@ __all__ = [
     "ToolOutcome",
     "call_times",
     "check_tools",
+    "laws_file",
     "live_tools",
     "tool_conditions",
 ]
@@ -50,6 +51,12 @@ def check_tools(options: ToolOptions, clock: Literal["virtual", "wall"]) -> None
         from agentload._tools._mcp import server_command
 
         server_command(choice.what)
+
+
+def laws_file(options: ToolOptions) -> Path | None:
+    """The file of laws that tool times are drawn from, if they are."""
+    choice = chosen_tools(options.tools)
+    return Path(choice.what) if choice.kind == "law" else None
 
 
 def call_times(options: ToolOptions, seed: int) -> CallTime | None:

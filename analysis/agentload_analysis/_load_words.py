@@ -15,7 +15,7 @@ _NOT_SHOWN = frozenset(
     [
         *("trace_format", "strict", "arrivals"),
         *("concurrency", "arrival", "rate_per_s", "burstiness", "stages"),
-        *("baseline", "key_env"),
+        *("baseline", "key_env", "secrets", "laws_sha256"),
     ]
 )
 """Options that say how a trace was read and what was recorded, on which no number of a report depends, those
@@ -32,8 +32,6 @@ _USUAL: dict[str, object] = {
     "force_output": False,
     "more_urls": (),
     "balance": "session",
-    "headers": (),
-    "query": (),
     "insecure": False,
     "connect_timeout_s": 30.0,
     "stall_timeout_s": 600.0,
