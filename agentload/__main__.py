@@ -1,5 +1,5 @@
 """`python -m agentload` is the `agentload` command."""
 
-from agentload._cli import main
+from agentload._cli import entry
 
-main()
+entry()

@@ -43,7 +43,8 @@ _PAUSE_NS = 2_000_000
 _WANTED_ANSWERS = 100
 """So many answers a p99 of TTFT needs; they are made shorter than the run's to get there."""
 
-_LEAST_TOKENS = 32
+LEAST_TOKENS = 32
+"""No answer is made shorter."""
 
 
 class Shape(NamedTuple):
@@ -163,7 +164,7 @@ class _Bench:
 
     def _answer_tokens(self, streams: int, duration_ns: int) -> int:
         fitting = duration_ns * streams // (_WANTED_ANSWERS * self._shape.step_ns)
-        return max(2, min(self._shape.output_tokens, max(fitting, _LEAST_TOKENS)))
+        return max(2, min(self._shape.output_tokens, max(fitting, LEAST_TOKENS)))
 
     def _body(self, tokens: int) -> bytes:
         message = {"role": "user", "content": "the " * (self._shape.prompt_bytes // 4)}

@@ -181,7 +181,7 @@ def _measure(
             result.model = str(manifest.options["model"])
         result.baseline = manifest.baseline
         result.conditions += _conditions(options, manifest.conditions, manifest.mode == "endpoint")
-    return True
+    return not replayed.told_to_stop
 
 
 def _replay_options(

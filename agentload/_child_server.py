@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
+from agentload._undisturbed import undisturbed
 from agentload_traces import AgentloadError
 
 
@@ -41,4 +42,5 @@ def child_server(name: str, arguments: Sequence[str]) -> Iterator[ChildServer]:
             yield ChildServer(said, process.stdin)
         finally:
             # Its standard input ends here, and it stops.
-            process.communicate()
+            with undisturbed():
+                process.communicate()

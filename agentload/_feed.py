@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple, Protocol
 
 from agentload._stages import ConstantLimit, ConstantRate, StagedLimit, StagedRate
@@ -96,26 +96,35 @@ class TimedLoop:
 
 def at_recorded_times(
     launches: Iterable[Launch], speed: float, max_gap_ns: int | None = None
-) -> list[Launch]:
+) -> Iterator[Launch]:
     """Launches at the recorded starts of their sessions, counted from the earliest, in order of time.
 
     Sessions of unknown start are launched at once. A repetition of the trace begins one mean gap after the
     last start of the one before it. max_gap_ns: gaps between starts are shortened to it, before `speed`.
-    Holds the whole trace in memory, for sessions need not lie in order of time in the file.
-    Raises `AgentloadError` if a run's clock does not reach the last start.
+    Holds one repetition of the trace in memory, for sessions need not lie in order of time in the file.
+    Raises `AgentloadError` if a run's clock does not reach a start.
     """
-    held = list(launches)
-    known_ms = [each.session.start_ms for each in held if not each.repetition]
-    starts_ms = sorted(start_ms for start_ms in known_ms if start_ms is not None)
-    offset_of = _offsets(starts_ms, max_gap_ns)
-    last = offset_of[starts_ms[-1]] if starts_ms else 0.0
-    period = last + last / (len(starts_ms) - 1) if len(starts_ms) > 1 else 0.0
+    offset_of: dict[float, float] = {}
+    period = 0.0
+    for repetition, group in groupby(launches, lambda launch: launch.repetition):
+        held = list(group)
+        if not repetition:
+            known_ms = (launch.session.start_ms for launch in held)
+            starts_ms = sorted(start_ms for start_ms in known_ms if start_ms is not None)
+            offset_of = _offsets(starts_ms, max_gap_ns)
+            last = offset_of[starts_ms[-1]] if starts_ms else 0.0
+            period = last + last / (len(starts_ms) - 1) if len(starts_ms) > 1 else 0.0
+        yield from _in_order(held, offset_of, repetition * period, speed)
+
+
+def _in_order(
+    held: list[Launch], offset_of: dict[float, float], begins: float, speed: float
+) -> Iterator[Launch]:
+    """One repetition, whose earliest session starts `begins` ns after the run's first, before `speed`."""
     timed = []
     for launch in held:
         start_ms = launch.session.start_ms
-        offset = 0.0 if start_ms is None else offset_of[start_ms]
-        if launch.repetition:
-            offset += launch.repetition * period
+        offset = begins + (0.0 if start_ms is None else offset_of[start_ms])
         timed.append(launch._replace(start_ns=round(min(offset / speed, 1e30))))
     latest_ns = max((launch.start_ns for launch in timed), default=0)
     if latest_ns > LATEST_NS:
@@ -125,7 +134,7 @@ def at_recorded_times(
             " loop"
         )
     # sorted() is stable: sessions of one start time keep the order of the trace.
-    return sorted(timed, key=lambda launch: launch.start_ns)
+    yield from sorted(timed, key=lambda launch: launch.start_ns)
 
 
 def _offsets(starts_ms: list[float], max_gap_ns: int | None) -> dict[float, float]:

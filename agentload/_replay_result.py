@@ -13,6 +13,8 @@ from agentload_traces import ClientRow, ImportReport, RequestRow, RunWriter, Too
 class ReplayResult(msgspec.Struct):
     """What a run holds. interrupted: it was stopped by Ctrl-C and can be resumed.
 
+    told_to_stop: Ctrl-C came, though perhaps when all had been played.
+
     turns, failed, skipped: turns of the whole run, those from before a resume included. retried: attempts
     that were followed by another, which are no turns. capped: sessions that a cap of the load ended early.
     tool_errors: calls of really executed tools that failed, since the run was started or resumed.
@@ -30,6 +32,7 @@ class ReplayResult(msgspec.Struct):
     first_error: str | None = None
     first_skip: str | None = None
     interrupted: bool = False
+    told_to_stop: bool = False
     retried: int = 0
     capped: int = 0
     tool_errors: int = 0

@@ -108,7 +108,7 @@ def _replay(
     result = ReplayResult(path=options.out, trace=reader.report)
     planned = Planned()
 
-    def play(writer: RunWriter) -> None:
+    def play(writer: RunWriter) -> Callable[[], None]:
         live = options.endpoint.history == "live"
         earlier = earlier_of(options.out, writer, result, live=live) if options.resume else Earlier()
         shared = _Shared(options, endpoint, setup, earlier)
@@ -119,14 +119,18 @@ def _replay(
             ended = run_to_its_end(
                 _in_this_process(shared, sessions, sink, planned, on_start, progress, tell)
             )
-        result.capped = ended.capped
+        result.capped, result.told_to_stop = ended.capped, ended.told_to_stop
         writer.manifest.conditions += tuple(planned.conditions(options.load))
         if ended.left_something:
             raise KeyboardInterrupt
-        writer.flush()
-        verdict = judge_run(options.out, writer.manifest)
-        writer.manifest.valid, writer.manifest.invalid_reasons = verdict
-        result.valid, result.invalid_reasons = verdict
+
+        def judge() -> None:
+            writer.flush()
+            verdict = judge_run(options.out, writer.manifest)
+            writer.manifest.valid, writer.manifest.invalid_reasons = verdict
+            result.valid, result.invalid_reasons = verdict
+
+        return judge
 
     keep_run(play, options, manifest, reader, result, planned)
     return result
@@ -140,6 +144,7 @@ def unoffered(options: ReplayOptions) -> bool:
 
 class _Ended(NamedTuple):
     left_something: bool
+    told_to_stop: bool
     capped: int
 
 
@@ -163,7 +168,7 @@ async def _in_this_process(
     async with wall_run as run:
         with stopped_by_signals(run, tell):
             await run.run()
-    return _Ended(run.left_something, cap.sessions_ended)
+    return _Ended(run.left_something, run.told_to_stop, cap.sessions_ended)
 
 
 def _in_workers(
@@ -190,7 +195,7 @@ def _in_workers(
     )
     results = [_Ended(*each) for each in ended.results]
     left = ended.interrupted and any(each.left_something for each in results)
-    return _Ended(left, sum(each.capped for each in results))
+    return _Ended(left, ended.interrupted, sum(each.capped for each in results))
 
 
 def play_share(shared: _Shared, worker: Worker) -> _Ended:
@@ -214,7 +219,7 @@ async def _play_share(shared: _Shared, worker: Worker) -> _Ended:
     async with wall_run as run:
         worker.listen(run.drain, run.stop)
         await run.run()
-    return _Ended(run.left_something, cap.sessions_ended)
+    return _Ended(run.left_something, run.told_to_stop, cap.sessions_ended)
 
 
 @asynccontextmanager

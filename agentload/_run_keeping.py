@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from agentload._launches import Planned
 from agentload._options import ReplayOptions
 from agentload._replay_result import ReplayResult
 from agentload._run_manifest import check_same_run, utc_now
+from agentload._undisturbed import undisturbed
 from agentload_traces import AgentloadError, Manifest, RunReader, RunWriter, TraceReader
 
 
 def keep_run(
-    play: Callable[[RunWriter], None],
+    play: Callable[[RunWriter], Callable[[], None] | None],
     options: ReplayOptions,
     manifest: Manifest,
     reader: TraceReader,
@@ -25,44 +24,31 @@ def keep_run(
 ) -> None:
     """Play into the run directory; whatever ends it, what was recorded is kept.
 
+    play: returns what is still to be done with a run that was played to its end, if anything. From then on
+    nothing disturbs it any more, for it is a matter of moments.
     Ctrl-C ends it quietly from when there is a run that can be resumed.
     """
     try:
         with _open_writer(options, manifest) as writer:
+            judge: Callable[[], None] | None = None
             try:
-                play(writer)
+                judge = play(writer)
             except KeyboardInterrupt:
                 result.interrupted = True
             except BaseException as failure:
                 with suppress(AgentloadError):
                     _finish(writer, reader, "interrupted")
                 raise _cause(failure) from None
-            result.trace = reader.report
-            _note_planned(planned, writer.manifest, result)
-            if result.interrupted:
-                with _undisturbed():
-                    _finish(writer, reader, "interrupted")
-            else:
-                _finish(writer, reader, "complete")
+            with undisturbed():
+                result.trace = reader.report
+                _note_planned(planned, writer.manifest, result)
+                if judge is not None:
+                    judge()
+                _finish(writer, reader, "interrupted" if result.interrupted else "complete")
     except KeyboardInterrupt:
         if not (options.out / "manifest.json").is_file():
             raise
         result.interrupted = True
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Within the block another Ctrl-C does nothing: what was recorded is being kept already."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals come to the main thread only
-        return
-    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(each, signal.SIG_IGN) for each in stops]
-    try:
-        yield
-    finally:
-        for each, handler in zip(stops, before, strict=True):
-            signal.signal(each, handler)
 
 
 def _finish(writer: RunWriter, reader: TraceReader, status: Literal["complete", "interrupted"]) -> None:

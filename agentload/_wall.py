@@ -103,6 +103,11 @@ class WallRun:
         self.left_something = False
         """Whether the run was ended before all was played."""
 
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether `drain` or `stop` was called, even if nothing was left to be stopped."""
+        return self._clock.ending()
+
     def drain(self) -> int:
         """Send no further turn and finish those on their way; returns how many these are."""
         self._clock.end()

@@ -280,7 +280,10 @@ def test_the_command_measures_and_prints_json() -> None:
     assert done.returncode == (0 if baseline.trusted_streams == 2 else 1)
 
 
-@pytest.mark.parametrize("arguments", [["--streams", "0"], ["--step-us", "nan"], ["--tokens", "1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--streams", "0"], ["--step-us", "nan"], ["--tokens", "1"], ["--seconds", "1", "--step-us", "1e6"]],
+)
 def test_bad_values_are_usage_errors(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, ["baseline", *arguments])
     assert result.exit_code == 2

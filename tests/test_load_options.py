@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from load_cases import load_options
 
-from agentload._load import check_load, check_slots, pace_of, resolved_load, slots_of, worker_conditions
+from agentload._load import (
+    check_load,
+    check_slots,
+    make_feed,
+    pace_of,
+    resolved_load,
+    slots_of,
+    worker_conditions,
+)
 from agentload._options import LoadOptions
-from agentload_traces import AgentloadError
+from agentload_traces import AgentloadError, Session, Turn
 
 
 @pytest.mark.parametrize(
@@ -108,3 +116,15 @@ def test_a_random_salt_is_drawn_once_for_a_run() -> None:
 def test_speed_is_the_default_of_each_speed() -> None:
     pace = pace_of(LoadOptions(speed=2.0, tool_speed=8.0, max_gap_s=1.5))
     assert pace == (8.0, 2.0, 1_500_000_000)
+
+
+def test_a_trace_is_repeated_without_being_held_as_often() -> None:
+    # A billion repetitions are asked for; only those that are taken are made.
+    sessions = [
+        Session(name, (Turn(session_id=name, turn_id="t", input_tokens=1, start_ms=start_ms),))
+        for name, start_ms in (("late", 50.0), ("early", 20.0))
+    ]
+    feed = make_feed(sessions, load_options(repeat=10**9))
+    starts = [feed.take() for _ in range(7) if feed.next_start_ns(0, 0) is not None]
+    assert [launch.repetition for launch in starts] == [0, 0, 1, 1, 2, 2, 3]
+    assert [launch.start_ns for launch in starts] == sorted(launch.start_ns for launch in starts)

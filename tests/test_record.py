@@ -311,17 +311,20 @@ def test_nothing_recorded_is_an_error(tmp_path: Path) -> None:
         (("--ca-file", "none", "--upstream", "https://x"), "--ca-file none: No such file"),
         (("--host", "no.such.host.invalid"), "cannot listen"),
         (("--", "no-such-command-here"), "no such command"),
+        (("--", "./not-a-program"), "./not-a-program: cannot be run: Exec format error"),
     ],
 )
 def test_bad_input_is_told_in_one_line_and_leaves_nothing(
     tmp_path: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("not-a-program").write_text("no interpreter is named here")
+    Path("not-a-program").chmod(0o755)
     done = record(Path("t.jsonl"), "http://127.0.0.1:1", *options)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["not-a-program"]
 
 
 def test_requests_of_many_clients_at_once(tmp_path: Path) -> None:

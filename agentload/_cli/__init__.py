@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,6 +124,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.stdout = None
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def entry() -> NoReturn:
+    """The `agentload` command: `main`, whose exit code nothing can change any more once it is known."""
+    try:
+        main()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _open_standard_streams() -> None:

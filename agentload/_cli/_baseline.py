@@ -55,8 +55,12 @@ def command(streams: int, step_us: float, tokens: int, seconds: float, as_json: 
       agentload baseline --streams 100 --step-us 291
       agentload baseline --streams 8 --step-us 20000 --json
     """
-    from agentload._baseline import measure_baseline
+    from agentload._baseline import LEAST_TOKENS, measure_baseline
 
+    if LEAST_TOKENS * step_us * 1e-6 > seconds:
+        raise click.UsageError(
+            f"--seconds {seconds:g} is too short for answers of {LEAST_TOKENS} tokens, {step_us:g} us each"
+        )
     baseline = measure_baseline(streams, tokens, _PROMPT_BYTES, round(step_us * 1e3), seconds)
     if as_json:
         echo_json(baseline)

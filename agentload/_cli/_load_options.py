@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from agentload._cli._option_groups import named, option_group
-from agentload._cli._values import NumberRange
+from agentload._cli._values import COUNT, NumberRange
 
 _SPEED = NumberRange(min=0.01, max=1e6)
 _SECONDS = NumberRange(min=0, max=86_400 * 365)
@@ -62,7 +62,7 @@ LOAD = option_group(
         help="Send no turn that is due after this time of the run; those on their way are finished. A trace"
         " that ends before ends the run; --repeat plays it again.",
     ),
-    named("--max-requests", type=click.IntRange(min=1), help="Send so many turns in all, retries apart."),
+    named("--max-requests", type=COUNT, help="Send so many turns in all, retries apart."),
     named(
         "--max-sessions",
         type=click.IntRange(min=1),
@@ -100,7 +100,7 @@ LOAD = option_group(
     ),
     named(
         "--repeat",
-        type=click.IntRange(min=1),
+        type=COUNT,
         default=1,
         show_default=True,
         help="Play the trace so many times, each time with prefixes that no cache has seen; the second"

@@ -108,10 +108,14 @@ def command(
         command=command_line,
     )
     quiet = bool(command_line)
-    recording = asyncio.run(record(options, lambda url: _print_ready(url, upstream, as_json, quiet)))
+    recording = asyncio.run(record(options, lambda url: _print_ready(url, upstream, as_json, quiet), _warn))
     _print_end(recording, as_json, quiet)
     if recording.error is not None or recording.interrupted or recording.command_exit_code:
         sys.exit(1)
+
+
+def _warn(warning: str) -> None:
+    click.echo(f"warning: {warning}", err=True)
 
 
 def _print_ready(url: str, upstream: str, as_json: bool, quiet: bool) -> None:

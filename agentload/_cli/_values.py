@@ -14,6 +14,10 @@ SEED = click.IntRange(0, 2**63 - 1)
 """What a run's manifest and every draw can hold."""
 
 
+COUNT = click.IntRange(1, 10**9)
+"""How many of something there are to be; no run has more."""
+
+
 class NumberRange(click.FloatRange):
     """A range that does not let NaN through, which compares as neither too small nor too large."""
 

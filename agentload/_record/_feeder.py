@@ -19,7 +19,9 @@ from agentload_traces import AgentloadError
 class Feeder:
     """A process, and a thread that writes to it."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, died: Callable[[], object] = lambda: None) -> None:
+        """died: called from the thread when the process has died, and what comes is lost from then on."""
+        self._died = died
         self._queue: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._release: Callable[[int], object] = lambda size: None
         self.lost = 0
@@ -68,7 +70,9 @@ class Feeder:
         self._queue.put(Finish())
         if self._thread.ident is not None:
             self._thread.join()
-        self._process.communicate()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.wait()
 
     def _write(self) -> None:
         assert self._process.stdin is not None
@@ -82,6 +86,7 @@ class Feeder:
                     self._process.stdin.flush()
                 except OSError:
                     alive = False
+                    self._died()
             if isinstance(told, Finish):
                 break
             if isinstance(told, Exchange):

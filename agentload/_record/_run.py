@@ -8,8 +8,8 @@ import re
 import shutil
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter_ns
 from urllib.parse import urlsplit
@@ -64,10 +64,15 @@ class Recording(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-async def record(options: RecordOptions, ready: Callable[[str], None]) -> Recording:
+async def record(
+    options: RecordOptions,
+    ready: Callable[[str], None],
+    tell: Callable[[str], None] = lambda warning: None,
+) -> Recording:
     """Record until the command ends, or SIGINT, SIGTERM or SIGHUP comes; a second one ends it at once.
 
-    ready: called with the proxy's URL when it listens.
+    ready: called with the proxy's URL when it listens. tell: called from a thread with what a user must know
+    before the recording ends.
     Raises `AgentloadError` if the recording cannot begin; nothing is left behind then.
     """
     field = _checked_field(options.session_header)
@@ -77,18 +82,21 @@ async def record(options: RecordOptions, ready: Callable[[str], None]) -> Record
     out = options.out.absolute()
     worker = WorkerOptions(trace=str(out), session_field=field, keep_text=options.keep_text)
     partial = make_partial(out)
-    feeder = Feeder(worker)
+    feeder = Feeder(
+        worker, lambda: tell("the process that reads the copies has died; from now on nothing is recorded")
+    )
     copies = Copies(SessionFinder(field).fields(), feeder.put)
     loop = asyncio.get_running_loop()
     proxy = Proxy(upstream, copies, host=options.host, port=options.port)
     try:
         await asyncio.to_thread(feeder.wait_until_ready)
-        async with proxy:
-            feeder.start(perf_counter_ns(), lambda size: loop.call_soon_threadsafe(copies.release, size))
-            with quiet_gc():
-                ended = await _until_end(proxy, options.command, ready)
-        # The answers that were cut are noted too, before the trace is written.
-        recorded = await asyncio.to_thread(feeder.finish)
+        with _queued_signals() as signals:
+            async with proxy:
+                feeder.start(perf_counter_ns(), lambda size: loop.call_soon_threadsafe(copies.release, size))
+                with quiet_gc():
+                    ended = await _until_end(proxy, options.command, ready, signals)
+            # The answers that were cut are noted too, before the trace is written; nothing stops that.
+            recorded = await asyncio.to_thread(feeder.finish)
     except BaseException:
         feeder.abandon()
         with suppress(OSError):
@@ -135,17 +143,34 @@ def _checked_field(name: str | None) -> str | None:
     return field
 
 
-async def _until_end(proxy: Proxy, command: tuple[str, ...], ready: Callable[[str], None]) -> _Ended:
-    """Serve until the end; what is on its way then is finished, unless a second signal comes."""
+@contextmanager
+def _queued_signals() -> Iterator[asyncio.Queue[int]]:
+    """Within the block signals are put into a queue; one that is ignored stays so."""
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    numbers = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
     for number in numbers:
         loop.add_signal_handler(number, signals.put_nowait, number)
+    try:
+        yield signals
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+
+async def _until_end(
+    proxy: Proxy, command: tuple[str, ...], ready: Callable[[str], None], signals: asyncio.Queue[int]
+) -> _Ended:
+    """Serve until the end; what is on its way then is finished, unless a second signal comes."""
     process: Process | None = None
     try:
         if command:
-            process = await asyncio.create_subprocess_exec(*command, env=_environment(proxy.url))
+            try:
+                process = await asyncio.create_subprocess_exec(*command, env=_environment(proxy.url))
+            except OSError as error:
+                raise AgentloadError(f"{command[0]}: cannot be run: {error.strerror or error}") from None
         ready(proxy.url)
         told = await _first(signals, process)
         stopped = asyncio.create_task(signals.get())
@@ -159,8 +184,6 @@ async def _until_end(proxy: Proxy, command: tuple[str, ...], ready: Callable[[st
             return _Ended(None, interrupted)
         return _Ended(await _end_command(process, told, interrupted), interrupted)
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
