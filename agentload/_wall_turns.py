@@ -29,6 +29,10 @@ BUILD_AHEAD_NS = 30_000_000
 """A request's body is built this long before it is due, so that building it delays nothing."""
 
 
+_LATER_S = 0.002
+"""An answer is parsed so long after it ended: the turns that it released go out before, undisturbed."""
+
+
 class LiveTools(Protocol):
     """Really executes the tool calls of a turn."""
 
@@ -217,6 +221,7 @@ class TurnSender:
         self._later(self._record_later(row, answer, tool_calls))
 
     async def _record_later(self, row: RequestRow, answer: Answer, tool_calls: Sequence[ToolCallRow]) -> None:
+        await asyncio.sleep(_LATER_S)
         parsing = self._w.parser.parse(answer)
         answer = answer._replace(body=b"")  # which is now the parser's, to be put on disk if need be
         try:
