@@ -61,12 +61,25 @@ def replay_wall(
         endpoint = probe_endpoint(options.endpoint, options.target)
         setup = prepare_endpoint_run(options, reader, endpoint, tell)
         about = endpoint.simulated
-        return _replay(options, reader, setup, endpoint, about, lambda origin_ns: None, progress, tell)
+        listeners = _Listeners(lambda origin_ns: None, progress, tell)
+        return _replay(options, reader, setup, endpoint, about, listeners)
     deployment = load_deployment(options.target)
     setup = prepare_run(options, reader, deployment, tell)
     with simulator_process(options.target, options.seed, options.faults) as served:
         endpoint = probe_endpoint(options.endpoint, served.url)
-        return _replay(options, reader, setup, endpoint, deployment, served.start, progress, tell)
+        listeners = _Listeners(served.start, progress, tell)
+        return _replay(options, reader, setup, endpoint, deployment, listeners)
+
+
+_DRAINING = "finishing what is on the way; once more stops it"
+
+
+class _Listeners(NamedTuple):
+    """Who is told of a run: that it starts, of each turn that ended, and what a user must know."""
+
+    on_start: Callable[[int], None]
+    progress: Callable[[], None]
+    tell: Callable[[str], None]
 
 
 class _Shared(NamedTuple):
@@ -84,9 +97,7 @@ def _replay(
     setup: RunSetup,
     endpoint: Endpoint,
     about: Deployment | SimulatedModel | None,
-    on_start: Callable[[int], None],
-    progress: Callable[[], None],
-    tell: Callable[[str], None],
+    listeners: _Listeners,
 ) -> ReplayResult:
     check_slots(options, setup.tool_slots)
     asked = msgspec.structs.replace(options.endpoint, model=endpoint.model)
@@ -94,7 +105,7 @@ def _replay(
     headers = {**endpoint.connection.headers, **class_headers(options)}
     endpoint = replace(endpoint, connection=replace(endpoint.connection, headers=headers))
     if unoffered(options):
-        tell(
+        listeners.tell(
             "no tools are offered to the model, so it will call none: add them in the API's own words with"
             " --extra-body '{\"tools\":[...]}'"
         )
@@ -114,11 +125,9 @@ def _replay(
         shared = _Shared(options, endpoint, setup, earlier)
         sink = CountingSink(writer, result)
         if options.workers > 1:
-            ended = _in_workers(shared, sessions, sink, planned, on_start, progress, tell)
+            ended = _in_workers(shared, sessions, sink, planned, listeners)
         else:
-            ended = run_to_its_end(
-                _in_this_process(shared, sessions, sink, planned, on_start, progress, tell)
-            )
+            ended = run_to_its_end(_in_this_process(shared, sessions, sink, planned, listeners))
         result.capped, result.told_to_stop = ended.capped, ended.told_to_stop
         writer.manifest.conditions += tuple(planned.conditions(options.load))
         if ended.left_something:
@@ -153,9 +162,7 @@ async def _in_this_process(
     sessions: Iterable[Session],
     sink: WallSink,
     planned: Planned,
-    on_start: Callable[[int], None],
-    progress: Callable[[], None],
-    tell: Callable[[str], None],
+    listeners: _Listeners,
 ) -> _Ended:
     options, earlier = shared.options, shared.earlier
     cap = cap_of(options.load, earlier.sent)
@@ -163,10 +170,16 @@ async def _in_this_process(
         sessions, options, clock_start_ns=earlier.clock_start_ns, done=earlier.done, planned=planned
     )
     wall_run = _wall_run(
-        shared, feed, sink, cap, shared.setup.tool_slots, on_start=on_start, progress=progress
+        shared,
+        feed,
+        sink,
+        cap,
+        shared.setup.tool_slots,
+        on_start=listeners.on_start,
+        progress=listeners.progress,
     )
     async with wall_run as run:
-        with stopped_by_signals(run, tell):
+        with stopped_by_signals(run, listeners.tell):
             await run.run()
     return _Ended(run.left_something, run.told_to_stop, cap.sessions_ended)
 
@@ -176,9 +189,7 @@ def _in_workers(
     sessions: Iterable[Session],
     sink: WallSink,
     planned: Planned,
-    on_start: Callable[[int], None],
-    progress: Callable[[], None],
-    tell: Callable[[str], None],
+    listeners: _Listeners,
 ) -> _Ended:
     options = shared.options
     for _ in launches(sessions, options.load, options.seed, planned):
@@ -189,9 +200,9 @@ def _in_workers(
         options.workers,
         sink,
         clock_start_ns=shared.earlier.clock_start_ns,
-        on_start=on_start,
-        progress=progress,
-        interrupted=lambda again: None if again else tell("finishing what is on the way; once more stops it"),
+        on_start=listeners.on_start,
+        progress=listeners.progress,
+        interrupted=lambda again: None if again else listeners.tell(_DRAINING),
     )
     results = [_Ended(*each) for each in ended.results]
     left = ended.interrupted and any(each.left_something for each in results)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agentload._requests_wire import Call, Role, Wire
+from agentload._requests_wire import Call, Role, Wire, Written
 from agentload._token_fit import TokenFit
 from agentload_simbackend import PromptRun
 from agentload_traces import Turn, count_tokens
@@ -124,7 +124,7 @@ class History:
 
         An API that knows no empty messages gets none.
         """
-        place = self._wire.add(self.data, self.role, role, text, calls, answers)
+        place = self._wire.add(self.data, self.role, Written(role, text, calls, answers))
         if place is None:
             return
         piece = Piece(

@@ -27,6 +27,15 @@ class Call(NamedTuple):
     arguments: str
 
 
+class Written(NamedTuple):
+    """A message as it is to be written. text: escaped for JSON. answers: the call it is the result of."""
+
+    role: Role
+    text: bytes
+    calls: Sequence[Call]
+    answers: str | None
+
+
 class Wire(ABC):
     """The messages of one API.
 
@@ -37,15 +46,7 @@ class Wire(ABC):
     has_calls = True
 
     @abstractmethod
-    def add(
-        self,
-        data: bytearray,
-        last: Role | None,
-        role: Role,
-        text: bytes,
-        calls: Sequence[Call],
-        answers: str | None,
-    ) -> tuple[int, int] | None:
+    def add(self, data: bytearray, last: Role | None, message: Written) -> tuple[int, int] | None:
         """Append a message that follows one of `last`; return where its text stands, `None` if nothing was
         written, since the API refuses empty messages."""
 
@@ -75,15 +76,8 @@ class ChatWire(Wire):
 
     opening = b'"messages":['
 
-    def add(
-        self,
-        data: bytearray,
-        last: Role | None,
-        role: Role,
-        text: bytes,
-        calls: Sequence[Call],
-        answers: str | None,
-    ) -> tuple[int, int] | None:
+    def add(self, data: bytearray, last: Role | None, message: Written) -> tuple[int, int] | None:
+        role, text, calls, answers = message
         comma = b"," if data else b""
         answered = b"" if answers is None else b'"tool_call_id":%s,' % _quoted(answers)
         before = b'%s{"role":"%s",%s"content":"' % (comma, role.encode(), answered)
@@ -107,15 +101,8 @@ class ResponsesWire(Wire):
 
     opening = b'"input":['
 
-    def add(
-        self,
-        data: bytearray,
-        last: Role | None,
-        role: Role,
-        text: bytes,
-        calls: Sequence[Call],
-        answers: str | None,
-    ) -> tuple[int, int] | None:
+    def add(self, data: bytearray, last: Role | None, message: Written) -> tuple[int, int] | None:
+        role, text, calls, answers = message
         place = None
         if answers is not None:
             head = b'%s{"type":"function_call_output","call_id":%s,"output":"'
@@ -139,16 +126,8 @@ class CompletionsWire(Wire):
     opening = b'"prompt":"'
     has_calls = False
 
-    def add(
-        self,
-        data: bytearray,
-        last: Role | None,
-        role: Role,
-        text: bytes,
-        calls: Sequence[Call],
-        answers: str | None,
-    ) -> tuple[int, int] | None:
-        return _put(data, b"", text, b"") if text else None
+    def add(self, data: bytearray, last: Role | None, message: Written) -> tuple[int, int] | None:
+        return _put(data, b"", message.text, b"") if message.text else None
 
     def closing(self, last: Role | None) -> bytes:
         return b'"'
@@ -162,15 +141,8 @@ class MessagesWire(Wire):
 
     opening = b""
 
-    def add(
-        self,
-        data: bytearray,
-        last: Role | None,
-        role: Role,
-        text: bytes,
-        calls: Sequence[Call],
-        answers: str | None,
-    ) -> tuple[int, int] | None:
+    def add(self, data: bytearray, last: Role | None, message: Written) -> tuple[int, int] | None:
+        role, text, calls, answers = message
         if not text and not calls and answers is None:
             return None
         if role == "system":

@@ -5,15 +5,16 @@ A profile is a TOML file (see `agentload/profiles/coding.toml`). Units stand in 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from agentload._toml_file import from_toml
 from agentload_traces import AgentloadError
 
 Kind = Literal["fact", "vendor_claim", "estimate", "fitted"]
@@ -105,25 +106,14 @@ def load_profile(name_or_path: str | Path) -> Profile:
     Raises `ProfileError` when there is no such profile or a field of it is wrong.
     """
     where = str(name_or_path)
-    try:
-        if where.endswith(".toml"):
-            text = Path(where).read_text(encoding="utf-8")
-        elif where in profile_names():
-            text = (resources.files("agentload") / "profiles" / f"{where}.toml").read_text(encoding="utf-8")
-        else:
-            known = ", ".join(profile_names())
-            raise ProfileError(
-                f"no profile named {where!r}: take one of {known}, or the path of a .toml file"
-            )
-        profile = msgspec.convert(tomllib.loads(text), Profile, strict=False)
-    except OSError as error:
-        raise ProfileError(f"{where}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ProfileError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"{where}: not TOML: {error}") from error
-    except msgspec.ValidationError as error:
-        raise ProfileError(f"{where}: {error}") from error
+    if where.endswith(".toml"):
+        file: Path | Traversable = Path(where)
+    elif where in profile_names():
+        file = resources.files("agentload") / "profiles" / f"{where}.toml"
+    else:
+        known = ", ".join(profile_names())
+        raise ProfileError(f"no profile named {where!r}: take one of {known}, or the path of a .toml file")
+    profile = from_toml(lambda: file.read_text(encoding="utf-8"), where, Profile, ProfileError)
     for problem in _problems(profile):
         raise ProfileError(f"{where}: {problem}")
     return profile

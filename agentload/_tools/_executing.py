@@ -75,7 +75,8 @@ class ExecutedTools:
             if self._slots is not None:
                 await held.enter_async_context(self._slots)
             row.start_ns = clock.now_ns()
-            row.queue_ns = row.start_ns - came_ns
+            if self._slots is not None:
+                row.queue_ns = row.start_ns - came_ns
             outcome = await self._call(turn, call)
             row.end_ns = clock.now_ns()
         # What is no text cannot be sent on.

@@ -26,7 +26,6 @@ A draw is a pure function of seed, session, turn and the call's place in it, in 
 
 from __future__ import annotations
 
-import tomllib
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -38,6 +37,7 @@ import msgspec
 from agentload._generate._draws import choice_function, quantile_function
 from agentload._portable_math import exp, ln
 from agentload._random_laws import Draw, Uniforms, gamma, normal, uniforms
+from agentload._toml_file import from_toml
 from agentload_traces import AgentloadError, ToolCall, decodable
 
 LONGEST_S = 86_400.0
@@ -202,16 +202,7 @@ def load_laws(path: Path) -> tuple[Law, dict[str, Law]]:
     Raises `AgentloadError`, with the file and the field, if it cannot be read or a field of it is wrong.
     """
     where = decodable(path)
-    try:
-        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
-    except OSError as error:
-        raise AgentloadError(f"{where}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise AgentloadError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise AgentloadError(f"{where}: not TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise AgentloadError(f"{where}: {error}") from None
+    file = from_toml(lambda: path.read_text(encoding="utf-8"), where, _File)
     default = _law(where, "default", file.default)
     return default, {name: _law(where, f"tools.{name}", value) for name, value in file.tools.items()}
 

@@ -143,7 +143,8 @@ class RequestRow(msgspec.Struct, kw_only=True):
 class ToolCallRow(msgspec.Struct, kw_only=True):
     """One tool call of a run, on the run's clock.
 
-    queue_ns: from when it could have run, the end of its turn, to `start_ns`: the wait for a slot.
+    queue_ns: from when it could have run, the end of its turn, to `start_ns`: the wait for a slot. Of a tool
+        that was really executed, from when its turn's answer had been read.
     error: why a tool that was really executed failed, in one line.
     """
 
